@@ -120,6 +120,7 @@ class Belonging:
         steering = broker.steering
         if isinstance(steering, Membership):
             broker.fetch_by(steering.peers, home.inter_broker)
+            broker.coordinate_by(steering.peers, home.inter_broker)
             await steering.join()
             return
         assert isinstance(steering, Alone), steering

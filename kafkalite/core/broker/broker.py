@@ -28,6 +28,7 @@ from kafkalite.core.broker.clock import LOOK_MS, Clock
 from kafkalite.core.broker.fetching import ReplicaFetching
 from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
+from kafkalite.core.broker.marking import ClusterMarkers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.purgatory import DelayedDeletion
@@ -36,6 +37,7 @@ from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
 from kafkalite.core.broker.survey import Survey
 from kafkalite.core.broker.turns import turns_of
+from kafkalite.core.broker.verifying import ClusterVerifier
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
 from kafkalite.core.cluster.controller import Controller, ControllerRequest
@@ -72,6 +74,7 @@ from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
+from kafkalite.core.transactions.verification import Verifications
 from kafkalite.core.types import NO_EPOCH, Now, TopicPartition
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
@@ -137,8 +140,13 @@ class Broker:
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self._notes = Notes(clock.monotonic_ms)
         self.groups = group_coordinators(self, config, random)
-        self.markers = LocalMarkers(self, self.groups)
-        self.transactions = TransactionCoordinators(self, config, self.producer_ids, self.markers)
+        verifications = Verifications()
+        self.markers = LocalMarkers(self, self.groups, verifications)
+        self.transactions = TransactionCoordinators(
+            self, config, self.producer_ids, self.markers, verifications
+        )
+        self._marking: ClusterMarkers | None = None  # in a cluster
+        self._verifier: ClusterVerifier | None = None  # likewise
         self.steering = steer(self)
 
     # -- life
@@ -160,8 +168,9 @@ class Broker:
     async def close(self) -> None:
         """Stops working. The logs stay open: they are the composition root's to close."""
         self._agenda.close()
-        if self._fetching is not None:
-            await self._fetching.close()
+        for part in (self._fetching, self._marking, self._verifier):
+            if part is not None:
+                await part.close()
         await self.steering.close()
         while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
             await asyncio.wait(work)
@@ -454,6 +463,8 @@ class Broker:
         missing = await self.partitions.move(changed)
         if has_coordinators:
             self._leaders_changed()
+        if self._marking is not None:
+            self._marking.look()
         if leaving:
             await self.partitions.remove(leaving)
         if missing:
@@ -475,6 +486,12 @@ class Broker:
         """Followers fetch from now on, from other brokers by their listener of that name."""
         self._fetching = ReplicaFetching(self, peers, listener)
         self._fetching.look()
+
+    def coordinate_by(self, peers: Peers, listener: str) -> None:
+        """Transactions reach other brokers from now on, by their listener of that name."""
+        self._marking = ClusterMarkers(self, self.markers, peers, listener)
+        self._verifier = ClusterVerifier(self, peers, listener)
+        self.transactions.markers, self.transactions.verifier = self._marking, self._verifier
 
     def _leaders_changed(self) -> None:
         """Coordinators follow their partitions."""

@@ -4,8 +4,12 @@ A coordinator is a fold of its partition: made on first need by replaying the lo
 step by replaying each record that it asked to append. A step's records are appended, replayed once
 they are committed, and only then are its replies sent and its effects run.
 
-    (none) ──first need──> LOADING ──end of the log──> READY ──leadership or topic lost──> gone
-                              └──records that make no sense────> gone, and not tried again
+    (none) ──first need──> LOADING ──all of the log is committed──> READY ──leadership lost──> gone
+                              └──records that make no sense──────> gone, and not tried again
+
+A new leader's log may end in records that are not committed yet. They will be, as soon as its
+followers have them, so they are replayed; but nobody is answered before, as another leader might
+know nothing of them. A coordinator acts in the leader epoch in which it began, and in no other.
 
 Groups and transactions are both kept so; they differ in their machines (`Machine`), in their
 topics, and in the effects that their machines ask for.
@@ -19,8 +23,9 @@ Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `Trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kafkalite.core.cluster.image import ClusterImage
@@ -30,7 +35,7 @@ from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.records import BatchHeader, ControlType
 from kafkalite.core.replicas.partition import Partition
-from kafkalite.core.replicas.replication import ACKS_ALL, Role
+from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -83,8 +88,9 @@ class Host(Protocol):
     def wake_at(self, deadline_ms: int | None) -> None:
         """Makes sure that `tick` is called then, or before."""
 
-    def run_slices(self, slices: Iterator[None], name: str) -> None:
-        """Goes on with `slices` on the loop, one at a time."""
+    def run_slices(self, slices: Iterator[Any], name: str) -> None:
+        """Goes on with `slices` on the loop, one at a time; after one that yields something to
+        wait for, once that is done."""
 
     def note(self, message: str) -> None:
         """Logs a line for the operator."""
@@ -114,6 +120,23 @@ class Coordinator(Generic[M]):
     leader_epoch: int  # in which this broker began to coordinate
     is_ready: bool = False
     is_gone: bool = False
+    awaits_commit: bool = False  # it has replayed all of its log, some of which is not committed
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is not ready yet, and may come to be."""
+        return not (self.is_ready or self.is_gone)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether its broker leads the partition still, in the same epoch."""
+        replication = self.partition.replication
+        return replication.leader is not None and replication.leader_epoch == self.leader_epoch
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may act."""
+        return not self.is_gone and self.is_led
 
 
 class Coordinators(Generic[M]):
@@ -203,10 +226,8 @@ class Coordinators(Generic[M]):
         here in another epoch: it is made anew from the log, as what it had asked for may be lost.
         """
         for index, coordinator in tuple(self._coordinators.items()):
-            replication = coordinator.partition.replication
             is_held = self._partition(index) is coordinator.partition
-            is_led = is_held and replication.role is Role.LEADER
-            if not is_led or coordinator.leader_epoch != replication.leader_epoch:
+            if not (is_held and coordinator.is_led):
                 self._resign(coordinator)
 
     def complete_transaction(
@@ -224,7 +245,8 @@ class Coordinators(Generic[M]):
         """Does all that is due; returns when something is due next."""
         deadlines = []
         for coordinator in tuple(self._coordinators.values()):
-            deadline_ms = coordinator.machine.next_deadline_ms() if coordinator.is_ready else None
+            is_ready = coordinator.is_ready and coordinator.is_active
+            deadline_ms = coordinator.machine.next_deadline_ms() if is_ready else None
             if deadline_ms is not None and deadline_ms <= monotonic_ms:
                 try:
                     self.carry_out(coordinator, coordinator.machine.tick(self._host.now()))
@@ -240,13 +262,14 @@ class Coordinators(Generic[M]):
 
     def load_all(self) -> Iterator[None]:
         """Loads every partition that holds records and has no coordinator, one after the other:
-        silent members of groups and open transactions have deadlines too.
+        silent members of groups and open transactions have deadlines too. Followers that have to
+        fetch the end of one log keep nobody from loading the next.
         """
         for index in self.led_here():
             if self._is_to_be_loaded(index):
                 coordinator = self._begin_loading(index)
                 yield
-                while not (coordinator.is_ready or coordinator.is_gone):
+                while coordinator.is_loading and not coordinator.awaits_commit:
                     yield
 
     def _is_to_be_loaded(self, index: int) -> bool:
@@ -254,7 +277,8 @@ class Coordinators(Generic[M]):
         if partition is None:
             return False
         log = partition.log
-        return log.failure is None and log.log_end_offset > log.log_start_offset
+        is_led = partition.replication.leader is not None  # in force here, not in the image alone
+        return is_led and log.failure is None and log.log_end_offset > log.log_start_offset
 
     def _partition(self, index: int) -> Partition | None:
         """A partition of the topic; None while it is offline, which is logged."""
@@ -274,13 +298,15 @@ class Coordinators(Generic[M]):
     def ready(self, index: int) -> Coordinator[M]:
         """The coordinator of a partition, loaded. ApiError: not here, or not yet."""
         coordinator = self._coordinators.get(index)
+        if coordinator is not None and not coordinator.is_led:
+            self._resign(coordinator)  # `leaders_changed` will follow
+            coordinator = None
         if coordinator is None:
             coordinator = self._begin_loading(index)
         if coordinator.is_gone:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} cannot be loaded")
         if not coordinator.is_ready:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index}")
-        coordinator.partition.replication.check_leader()
         return coordinator
 
     def all_ready(self) -> list[Coordinator[M]]:
@@ -309,10 +335,10 @@ class Coordinators(Generic[M]):
         self._host.run_slices(self._load(coordinator), f"loading {self.topic}-{index}")
         return coordinator
 
-    def _load(self, coordinator: Coordinator[M]) -> Iterator[None]:
+    def _load(self, coordinator: Coordinator[M]) -> Iterator[Any]:
         """Makes a coordinator ready, if its log can be read and it does not resign meanwhile."""
         try:
-            yield from self._replay_log(coordinator)
+            yield from self._replay_all(coordinator)
         except (ApiError, OSError) as error:
             self._host.note(f"{coordinator.partition.topic_partition} cannot be loaded: {error}")
             self._resign(coordinator)
@@ -323,14 +349,31 @@ class Coordinators(Generic[M]):
             coordinator.is_ready = True
             self.carry_out(coordinator, coordinator.machine.loaded(self._host.now()))
 
-    def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
-        """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
+    def _replay_all(self, coordinator: Coordinator[M]) -> Iterator[Any]:
+        """Replays the partition's log to its end, and until all of that is committed; markers may
+        be added meanwhile. ApiError where leadership or the log is lost before.
 
-        Records that are not committed yet are replayed, too: after a kill they wait for a flush,
-        which nothing reports. It yields only after LOAD_SLICES_AT_ONCE: most logs are shorter.
+        A replica without others waits for nothing: after a kill its log may await a flush, and no
+        other broker could have another end of it.
         """
-        partition, skipped, slices = coordinator.partition, 0, 0
+        partition = coordinator.partition
         offset = partition.log.log_start_offset
+        while not coordinator.is_gone:
+            offset = yield from self._replay_log(coordinator, offset)
+            log = partition.log
+            is_alone = partition.replication.is_alone
+            if coordinator.is_gone or is_alone or offset <= log.high_watermark:
+                return
+            partition.replication.check_led_in(coordinator.leader_epoch)
+            if log.failure is not None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+            coordinator.awaits_commit = True
+            yield _Committed(self._host, partition, offset)
+
+    def _replay_log(self, coordinator: Coordinator[M], offset: int) -> Generator[None, None, int]:
+        """Replays the partition's log from `offset` on, LOAD_SLICE_BYTES at a time. Returns where
+        it ends. It yields only after LOAD_SLICES_AT_ONCE: most logs are shorter."""
+        partition, skipped, slices = coordinator.partition, 0, 0
         while offset < (end_offset := _end_to_load(partition.log)) and not coordinator.is_gone:
             found = partition.log.read(offset, LOAD_SLICE_BYTES, end_offset)
             data = b"" if found is None else found.read()
@@ -344,6 +387,7 @@ class Coordinators(Generic[M]):
                 yield
         if skipped:
             self._host.note(f"{partition.topic_partition}: {skipped} records do not read, skipped")
+        return offset
 
     def _replay(self, machine: M, data: bytes, batches: list[tuple[int, BatchHeader]]) -> int:
         """Replays batches; returns how many of their records do not read."""
@@ -401,6 +445,8 @@ class Coordinators(Generic[M]):
         transaction = _transaction_of(outcome)
         batch = _encode(outcome.records, transaction, now.wall_ms)
         try:
+            if not partition.replication.is_alone:
+                partition.replication.check_led_in(coordinator.leader_epoch)
             appended = partition.append(batch, ACKS_ALL, now.wall_ms, from_client=False)
         except ApiError as error:
             host.note(
@@ -429,7 +475,7 @@ class Coordinators(Generic[M]):
     def _finish(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
         """Replies and effects of a step whose records, if any, are in force."""
         self._reply(outcome.replies)
-        if coordinator.is_gone:
+        if not coordinator.is_active:
             return
         for effect in outcome.effects:
             if not isinstance(effect, AppendInTransaction):
@@ -451,6 +497,19 @@ class Coordinators(Generic[M]):
             if place % REPLIES_AT_ONCE == 0:
                 yield
             reply.token.complete(reply.response)
+
+
+class _Committed:
+    """Lets slices wait, as for a future, until a log is committed up to `offset`, or may never be
+    in this leader epoch."""
+
+    def __init__(self, host: Host, partition: Partition, offset: int) -> None:
+        self._wait = partial(host.when_committed, partition, offset)
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        """Calls `call` then."""
+        go_on = partial(call, None)
+        self._wait(go_on, go_on)
 
 
 def _end_to_load(log: PartitionLog) -> int:

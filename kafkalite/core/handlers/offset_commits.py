@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.handlers.group_errors import refuse
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
@@ -22,6 +21,7 @@ from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.offsets import OffsetCommitRequest
 from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
 from kafkalite.core.transactions.transaction import ProducerIdentity
+from kafkalite.core.transactions.verification import Verification
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -56,20 +56,38 @@ def txn_offset_commit(
     """Answered when the offsets are durable; they count once the transaction is committed."""
     known = known_partitions(request, broker.image)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+    transactional_id, transactions = request.transactional_id, broker.transactions
+
+    def commit(asked: Verification | None) -> Any:
+        try:
+            if asked is not None:
+                asked.check(LOADING)
+            else:
+                transactions.check(transactional_id, identity, partition, LOADING)
+            return broker.groups.handle(index, known, context)
+        except ApiError as error:
+            return _refused_in_transaction(known, error.error_code, context)
+
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "no group id")
         index = broker.groups.index_of(request.group_id)
-        partition = broker.partition(OFFSETS_TOPIC, index)
-        broker.transactions.check(request.transactional_id, identity, partition, LOADING)
-        answer = broker.groups.handle(index, known, context)
+        partition = broker.groups.ready(index).partition
+        asked = transactions.ask(transactional_id, identity, partition)
     except ApiError as error:
-        is_old = context.api_version < LOADING_V  # and would not try again
-        code = error.error_code
-        if is_old and code is LOADING:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        answer = refuse(known, code)
+        answer = _refused_in_transaction(known, error.error_code, context)
+    else:
+        answer = commit(None) if asked is None else after(asked.answer, lambda _: commit(asked))
     return after(answer, partial(_completed, request))
+
+
+def _refused_in_transaction(
+    request: TxnOffsetCommitRequest, code: ErrorCode, context: RequestContext
+) -> Any:
+    is_old = context.api_version < LOADING_V  # and would not try again
+    if is_old and code is LOADING:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return refuse(request, code)
 
 
 def known_partitions(request: Any, image: ClusterImage) -> Any:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
-from kafkalite.core.handlers.slices import Answering, in_slices
+from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.log.validation import Validated, validated
 from kafkalite.core.log.values import Appended, MemoryRecords
 from kafkalite.core.pending import Pending
@@ -50,6 +50,7 @@ from kafkalite.core.protocol.produce import (
 from kafkalite.core.protocol.records import Allowance, is_one_batch
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_NONE
+from kafkalite.core.transactions.verification import Verification
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, RecordsTooLarge, UnanswerableError
 
@@ -125,6 +126,7 @@ class _Production:
     """A request on its way into the logs, and its costs so far."""
 
     __slots__ = (
+        "asked",
         "broker",
         "context",
         "decompressed_bytes",
@@ -141,6 +143,7 @@ class _Production:
         self.request = request
         self.context = context
         self.wanted: Wanted = {}  # what must still be replicated
+        self.asked: dict[TopicPartition, Verification] = {}  # of coordinators elsewhere
         self.repeated: Collection[tuple[str, int]] = ()  # partitions that are named more than once
         self.work = 0  # of this slice, in bytes that are checked and written
         self.slice_began_ms: int | None = None  # None before its second batch
@@ -217,7 +220,7 @@ def _append(
     production: _Production, topic: str, data: PartitionProduceData, refusal: ApiError | None
 ) -> PartitionProduceResponse | None:
     """One partition's batch, checked and appended at once. None, and nothing is done: checking it
-    takes too long for that."""
+    takes too long for that, or has begun with a question to another broker."""
     broker, acks = production.broker, production.request.acks
     if refusal is not None:
         return _refused(data.index, refusal)
@@ -225,7 +228,7 @@ def _append(
     try:
         partition = broker.partition(topic, data.index)
         records = _checked(production, partition, data.records)
-        if len(records) > BYTES_AT_ONCE:
+        if records is None or len(records) > BYTES_AT_ONCE:
             return None
         now_ms = broker.wall_ms()
         production.work += len(records)
@@ -244,12 +247,20 @@ def _append(
 def _append_aside(
     production: _Production, topic: str, data: PartitionProduceData
 ) -> Generator[Any, None, PartitionProduceResponse]:
-    """The same of a large batch, which is checked in a thread. It may have passed some checks."""
+    """The same of a batch that another broker is asked about, or of a large one, which a thread
+    checks. It may have passed some checks."""
     broker, acks = production.broker, production.request.acks
+    asked = production.asked.get(TopicPartition(topic, data.index))
+    if asked is not None:
+        yield Answered(asked.answer)
+        answer = _append(production, topic, data, None)
+        if answer is not None:
+            return answer
     partition = records = None
     try:
         partition = broker.partition(topic, data.index)
         records = _checked(production, partition, data.records)
+        assert records is not None, f"{partition.topic_partition}: nobody was asked"
         checked = yield from _validated_aside(production, partition, records)
         partition = broker.partition(topic, data.index)  # which may have changed meanwhile
         _checked(production, partition, records)
@@ -329,8 +340,9 @@ def _appended(
     )
 
 
-def _checked(production: _Production, partition: Partition, records: object) -> Buffer:
-    """The batch, if its partition may be given it now. ApiError."""
+def _checked(production: _Production, partition: Partition, records: object) -> Buffer | None:
+    """The batch, if its partition may be given it now. ApiError. None: another broker has just been
+    asked, whose answer is to be waited for."""
     where, context = partition.topic_partition, production.context
     if where in production.repeated:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} is in the request more than once")
@@ -345,7 +357,14 @@ def _checked(production: _Production, partition: Partition, records: object) -> 
         if transactional_id is None:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             raise ApiError(code, f"{where}: a transactional batch without a transactional id")
-        production.broker.transactions.check_batch(transactional_id, partition, records)
+        transactions = production.broker.transactions
+        if (asked := production.asked.get(where)) is not None:
+            asked.check(ErrorCode.NOT_ENOUGH_REPLICAS)
+        elif asked := transactions.ask_about_batch(transactional_id, partition, records):
+            production.asked[where] = asked
+            return None
+        else:
+            transactions.check_batch(transactional_id, partition, records)
     return records
 
 

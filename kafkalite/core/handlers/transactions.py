@@ -1,6 +1,7 @@
 """Requests about transactions, to their coordinators and to partitions.                     [D]
 
     AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, Describe-, ListTransactions    the coordinator
+    VerifyTransactions                                       the coordinator, for other brokers
     WriteTxnMarkers, DescribeProducers                                  the partitions held here
 
 InitProducerId is in `producer_ids`, TxnOffsetCommit in `offset_commits`.
@@ -21,6 +22,12 @@ from kafkalite.core.handlers.routes import handles
 from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.pending import Pending, after, when_all
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.peers import (
+    TransactionToVerify,
+    VerifiedTransaction,
+    VerifyTransactionsRequest,
+    VerifyTransactionsResponse,
+)
 from kafkalite.core.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -51,8 +58,9 @@ from kafkalite.core.protocol.transactions import (
 )
 from kafkalite.core.transactions.admin import described, filter_of, listed, unknown_states
 from kafkalite.core.transactions.coordinator import AddPartitions
-from kafkalite.core.transactions.markers import Errors, Marker
+from kafkalite.core.transactions.marker_queues import Errors, Marker
 from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
+from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -301,6 +309,22 @@ def _list_transactions(broker: Broker, request: ListTransactionsRequest) -> Answ
     return ListTransactionsResponse(
         unknown_state_filters=unknown_states(request), transaction_states=tuple(found)
     )
+
+
+@handles(ApiKey.VERIFY_TRANSACTIONS, versions=(0, 0))
+def verify_transactions(
+    broker: Broker, request: VerifyTransactionsRequest, context: RequestContext
+) -> VerifyTransactionsResponse:
+    """Tells another broker whether batches that it has got may begin transactions there."""
+
+    def verified(asked: TransactionToVerify) -> VerifiedTransaction:
+        identity = ProducerIdentity(asked.producer_id, asked.producer_epoch)
+        where = TopicPartition(asked.topic, asked.partition_index)
+        return VerifiedTransaction(
+            broker.transactions.verify(asked.transactional_id, identity, where)
+        )
+
+    return VerifyTransactionsResponse(tuple(map(verified, request.transactions)))
 
 
 # ---- partitions --------------------------------------------------------------------------------

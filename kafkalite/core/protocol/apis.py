@@ -74,6 +74,7 @@ class ApiKey(IntEnum):
     ALLOCATE_PRODUCER_IDS = 67
     DESCRIBE_TOPIC_PARTITIONS = 75
     FOLLOW_METADATA = 20_000
+    VERIFY_TRANSACTIONS = 20_001
 
     @property
     def is_private(self) -> bool:
@@ -158,6 +159,7 @@ API: Final[dict[ApiKey, Api]] = {
         _api(peers.AllocateProducerIdsRequest, peers.AllocateProducerIdsResponse),
         _api(cluster.DescribeTopicPartitionsRequest, cluster.DescribeTopicPartitionsResponse),
         _api(peers.FollowMetadataRequest, peers.FollowMetadataResponse),
+        _api(peers.VerifyTransactionsRequest, peers.VerifyTransactionsResponse),
     )
 }
 assert set(API) == set(ApiKey)

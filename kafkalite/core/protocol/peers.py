@@ -1,4 +1,4 @@
-"""What brokers of a cluster ask of their controller.                                        [P]
+"""What brokers of a cluster ask of their controller, and of each other.                     [P]
 
 Source: the JSON of each name below, Request and Response.
   ControlledShutdown (7)    v2 the broker epoch (KIP-380); v3 flexible. v0 travels under a header
@@ -6,6 +6,8 @@ Source: the JSON of each name below, Request and Response.
   AlterPartition (56)       KIP-497; v2 topics by id (KIP-841); v3 broker epochs (KIP-903)
   AllocateProducerIds (67)  KIP-730
   FollowMetadata (20000)    ours: the changes of the cluster's state since those that a broker has.
+  VerifyTransactions (20001)  ours: whether a batch may begin a transaction; Kafka's brokers ask
+                            so by AddPartitionsToTxn since v4.
                             Keys from 20,000 on are private: no broker lists them in ApiVersions,
                             and only brokers of one release are sure to understand each other.
 """
@@ -19,6 +21,7 @@ from kafkalite.core.protocol.primitives import (
     Bool,
     Bytes,
     Int8,
+    Int16,
     Int32,
     Int64,
     Since,
@@ -173,3 +176,35 @@ class FollowMetadataResponse:
     is_snapshot: Bool = False
     base_offset: Int64 = 0
     records: tuple[MetadataRecord, ...] = ()
+
+
+@struct
+class TransactionToVerify:
+    """A producer that is about to write to a partition in its transaction."""
+
+    transactional_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    topic: String
+    partition_index: Int32
+
+
+@message(api_key=20_001, versions=(0, 0), flexible_since=0)
+class VerifyTransactionsRequest(Request["VerifyTransactionsResponse"]):
+    """A leader asks a coordinator whether partitions are part of ongoing transactions."""
+
+    transactions: tuple[TransactionToVerify, ...]
+
+
+@struct
+class VerifiedTransaction:
+    """Whether one of them may go on."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@message(api_key=20_001, versions=(0, 0), flexible_since=0, response=True)
+class VerifyTransactionsResponse:
+    """The coordinator's answers, in the order of the request."""
+
+    transactions: tuple[VerifiedTransaction, ...]

@@ -13,8 +13,7 @@ Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, Protocol
 
 from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
@@ -25,6 +24,8 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
 )
 from kafkalite.core.replicas.replication import ACKS_ALL
+from kafkalite.core.transactions.marker_queues import Errors, Marker, always
+from kafkalite.core.transactions.verification import Verifications
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -33,18 +34,6 @@ SLICE_MS: Final = 4  # a slice ends then, too: where a marker makes its log's fi
 # What a marker makes readable are not its own bytes but those of the whole transaction before it:
 # whoever waits looks again, and goes on waiting if it is not enough.
 ALL_THERE_IS: Final = 1 << 40
-
-Errors = Mapping[TopicPartition, ErrorCode]
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The end of one producer's transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    coordinator_epoch: int
 
 
 class MarkerWriter(Protocol):
@@ -55,8 +44,10 @@ class MarkerWriter(Protocol):
         marker: Marker,
         partitions: Collection[TopicPartition],
         done: Callable[[Errors], None],
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
-        """Calls `done`, at once or later, with what became of each partition's marker."""
+        """Calls `done`, at once or later, with what became of each partition's marker; not if it
+        is no longer wanted by then."""
 
 
 class Groups(Protocol):
@@ -71,8 +62,9 @@ class Groups(Protocol):
 class LocalMarkers:
     """Writes markers to partitions that this broker leads."""
 
-    def __init__(self, host: Host, groups: Groups) -> None:
+    def __init__(self, host: Host, groups: Groups, verifications: Verifications) -> None:
         self._host: Final = host
+        self._verifications: Final = verifications
         self._groups: Final = groups
 
     def write(
@@ -80,6 +72,7 @@ class LocalMarkers:
         marker: Marker,
         partitions: Collection[TopicPartition],
         done: Callable[[Errors], None],
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
         """See `MarkerWriter`. A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -120,6 +113,7 @@ class LocalMarkers:
                 host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")
             learned(where, error.error_code)
             return
+        self._verifications.marker_appended(where, marker.producer_id)
         host.appended(partition, ALL_THERE_IS)
 
         def committed() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
+from kafkalite.core.cluster.image import NO_LEADER
 from kafkalite.core.cluster.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.cluster.producer_ids import ProducerIds
 from kafkalite.core.config.settings import BrokerConfig
@@ -28,9 +29,11 @@ from kafkalite.core.transactions.coordinator import (
     TransactionCoordinator,
     WriteMarkers,
 )
-from kafkalite.core.transactions.markers import Errors, Marker, MarkerWriter
+from kafkalite.core.transactions.marker_queues import Errors, Marker
+from kafkalite.core.transactions.markers import MarkerWriter
 from kafkalite.core.transactions.transaction import ProducerIdentity
-from kafkalite.core.types import NO_EPOCH, RequestContext
+from kafkalite.core.transactions.verification import MAY_PASS, Verification, Verifications
+from kafkalite.core.types import NO_EPOCH, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 _IDENTITY: Final = Struct(">qh")  # of a record batch: producer_id, producer_epoch
@@ -39,18 +42,68 @@ IDENTITY_END: Final = IDENTITY_START + _IDENTITY.size
 NOBODY: Final = RequestContext(0)  # asks: the request comes from within
 
 
+class Verifier(Protocol):
+    """The way to the coordinators on other brokers."""
+
+    def ask(self, verification: Verification, node_id: int) -> None:
+        """Completes the verification's answer with what broker `node_id` says."""
+
+
 class TransactionCoordinators(Coordinators[TransactionCoordinator]):
     """All coordinators of transactions that this broker runs, by partition."""
 
     def __init__(
-        self, host: Host, config: BrokerConfig, producer_ids: ProducerIds, markers: MarkerWriter
+        self,
+        host: Host,
+        config: BrokerConfig,
+        producer_ids: ProducerIds,
+        markers: MarkerWriter,
+        verifications: Verifications,
     ) -> None:
         limits = _config(config)
         super().__init__(
             host, TRANSACTIONS_TOPIC, lambda: TransactionCoordinator(limits), self._run_effect
         )
         self._producer_ids = producer_ids
-        self._markers = markers
+        self.markers = markers  # in a cluster one that reaches other brokers, too
+        self.verifier: Verifier | None = None  # in a cluster
+        self._verifications = verifications
+
+    def ask_about_batch(
+        self, transactional_id: str, partition: Partition, batch: Buffer
+    ) -> Verification | None:
+        """A question to another broker, which alone knows what `check_batch` is to tell. None:
+        this broker does, or nobody is asked about such a batch."""
+        if self.verifier is None or len(batch) < IDENTITY_END:
+            return None
+        identity = ProducerIdentity(*_IDENTITY.unpack_from(batch, IDENTITY_START))
+        return self.ask(transactional_id, identity, partition)
+
+    def ask(
+        self, transactional_id: str, identity: ProducerIdentity, partition: Partition
+    ) -> Verification | None:
+        """The same for `check`."""
+        if self.verifier is None or partition.log.producers.is_in_transaction(*identity):
+            return None
+        topic = self._host.image.topics.get(self.topic)
+        if topic is None:
+            return None
+        leader = topic.partitions[self.index_of(transactional_id)].leader
+        if leader in (self._host.node_id, NO_LEADER):
+            return None
+        verification = self._verifications.begin(transactional_id, identity, partition.replication)
+        self.verifier.ask(verification, leader)
+        return verification
+
+    def verify(
+        self, transactional_id: str, identity: ProducerIdentity, where: TopicPartition
+    ) -> ErrorCode:
+        """What this broker knows of a transaction, for the leader of a partition."""
+        try:
+            machine = self.ready(self.index_of(transactional_id)).machine
+        except ApiError as error:
+            return error.error_code
+        return machine.verify(transactional_id, identity, where)
 
     def check_batch(self, transactional_id: str, partition: Partition, batch: Buffer) -> None:
         """Refuses a batch that would open a transaction in a partition that was not added to it.
@@ -77,12 +130,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         """
         if partition.log.producers.is_in_transaction(*identity):
             return
-        try:
-            machine = self.ready(self.index_of(transactional_id)).machine
-            code = machine.verify(transactional_id, identity, partition.topic_partition)
-        except ApiError:
-            code = try_again
-        if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+        code = self.verify(transactional_id, identity, partition.topic_partition)
+        if code in MAY_PASS:
             code = try_again
         if code:
             raise ApiError(
@@ -100,7 +149,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         assert isinstance(effect, WriteMarkers), effect
         marker = Marker(*effect.identity, effect.commit, coordinator.leader_epoch)
         done = partial(self._written, coordinator, effect)
-        self._markers.write(marker, effect.partitions, done)
+        self.markers.write(marker, effect.partitions, done, lambda: coordinator.is_active)
 
     def _producer_id_taken(
         self,
@@ -108,7 +157,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         effect: TakeProducerId,
         producer_id: int | ApiError,
     ) -> None:
-        if coordinator.is_gone:
+        if not coordinator.is_active:
             code = ErrorCode.NOT_COORDINATOR
             response = InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
             effect.context.token.complete(response)
@@ -122,7 +171,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         effect: WriteMarkers,
         errors: Errors,
     ) -> None:
-        if not coordinator.is_gone:
+        if coordinator.is_active:
             written = MarkersWritten(effect.transactional_id, effect.attempt, errors)
             self.step(coordinator, written, NOBODY)
 

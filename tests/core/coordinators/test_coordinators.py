@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafkalite.core.broker import agenda
+from kafkalite.core.cluster.image import (
+    PartitionImage,
+    broker_record,
+    partition_record,
+    topic_record,
+)
 from kafkalite.core.cluster.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.coordinators import runtime
 from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.replicas import upkeep
+from kafkalite.core.replicas.leader import FollowerFetch
 from kafkalite.core.replicas.replication import ACKS_ALL
-from kafkalite.core.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from kafkalite.core.transactions.coordinator import (
+    AddPartitions,
+    TransactionConfig,
+    TransactionCoordinator,
+)
 from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.records import transaction_record
 from kafkalite.core.transactions.transaction import (
@@ -236,3 +249,73 @@ def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None
         for record in outcome.records:
             machine.replay(*record, at(10))
     assert len(aborted) > 3
+
+
+async def led_with_another(node: Any, epoch: int) -> Any:
+    """The log of transactions has a replica on broker 2, too, which is in sync."""
+    image = PartitionImage((1, 2), 1, epoch, (1, 2), epoch)
+    known = node.broker.image.topics[TRANSACTIONS_TOPIC]
+    topic = topic_record(replace(known, partitions=(image,)))
+    other = broker_record(2, {"PLAINTEXT": ("127.0.0.1", 2)}, epoch=7)
+    records = (other, topic, partition_record(TRANSACTIONS_TOPIC, 0, image))
+    await node.broker.steering.apply(records)
+    return node.broker.partition(TRANSACTIONS_TOPIC, 0)
+
+
+def fetched_by_another(node: Any, partition: Any, offset: int) -> None:
+    fetch = FollowerFetch(2, offset)
+    node.broker.settle(partition, partition.fetched(fetch, node.broker.monotonic_ms()))
+
+
+def code_of(node: Any) -> ErrorCode:
+    try:
+        code: ErrorCode = node.broker.transactions.handle(0, ASKED, RequestContext(3)).error_code
+    except ApiError as error:
+        return error.error_code
+    return code
+
+
+def test_a_new_coordinator_answers_once_its_log_is_committed(tmp_path: Path) -> None:
+    """Otherwise the next one, whose log may be shorter, would take its answers back."""
+
+    async def story() -> None:
+        node = await with_log(tmp_path, batch(standing(1)))
+        partition = await led_with_another(node, 2)
+        tail = bytearray(batch(standing(0)))
+        partition.append(tail, ACKS_ALL, node.broker.wall_ms(), from_client=False)
+        await led_with_another(node, 3)
+        assert code_of(node) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        marker = bytearray(batch(standing(2)))  # what comes meanwhile is waited for, too
+        partition.append(marker, ACKS_ALL, node.broker.wall_ms(), from_client=False)
+        fetched_by_another(node, partition, 2)
+        await asyncio.sleep(0.01)
+        assert code_of(node) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        fetched_by_another(node, partition, 3)
+        await until(lambda: code_of(node) is ErrorCode.NONE)
+        assert set(node.broker.transactions.ready(0).machine.entries) == {"tx0", "tx1", "tx2"}
+        await node.close()
+
+    asyncio.run(story())
+
+
+def test_a_coordinator_acts_in_its_own_leader_epoch_alone(tmp_path: Path) -> None:
+    """Its partition may be led in the next epoch a moment before it hears of that."""
+
+    async def story() -> None:
+        node = await with_log(tmp_path, batch(standing(0, state=ONGOING)))
+        partition = await led_with_another(node, 2)
+        transactions = node.broker.transactions
+        old, end = transactions.ready(0), partition.log.log_end_offset
+        image = PartitionImage((1, 2), 1, 3, (1, 2), 3)
+        partition.replay(image, node.broker.monotonic_ms())
+        assert not old.is_active
+        added = AddPartitions("tx0", 0, 0, Partitions((TopicPartition("t", 1),)))
+        answer: Pending[Any] = Pending()
+        transactions.step(old, added, RequestContext(3, token=answer))
+        assert answer.response is ErrorCode.NOT_COORDINATOR
+        assert partition.log.log_end_offset == end
+        assert transactions.tick(1 << 60) is None
+        assert transactions.ready(0) is not old
+        await node.close()
+
+    asyncio.run(story())

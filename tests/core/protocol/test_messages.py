@@ -53,6 +53,8 @@ UNKNOWN_TO_KIO = [
     peers.ControlledShutdownResponse,
     peers.FollowMetadataRequest,
     peers.FollowMetadataResponse,
+    peers.VerifyTransactionsRequest,
+    peers.VerifyTransactionsResponse,
 ]
 VALUES = 8  # of each version
 SAMPLES, PREFIXES, DAMAGED = 3, 100, 60  # of values, of each value, of each value

@@ -18,6 +18,7 @@ from kafkalite.core.protocol import offsets as o
 from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.subscriptions import Subscription, encode_subscription
 from kafkalite.core.transactions.markers import LocalMarkers
+from kafkalite.core.transactions.verification import Verifications
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -37,7 +38,7 @@ class Broker(LossyHost):
         self.groups = Coordinators(
             self, OFFSETS_TOPIC, lambda: GroupCoordinator(self.random, limits, OffsetsConfig())
         )
-        self.markers = LocalMarkers(self, self.groups)
+        self.markers = LocalMarkers(self, self.groups, Verifications())
         return [self.groups]
 
     @property

@@ -35,6 +35,7 @@ from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.shards import TransactionCoordinators
 from kafkalite.core.transactions.transaction import ProducerIdentity
+from kafkalite.core.transactions.verification import Verifications
 from kafkalite.core.types import Columns, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -64,8 +65,9 @@ class Broker(LossyHost):
 
     def begin(self) -> list[Coordinators[Any]]:
         ids = ProducerIds(lambda: self.give(ids))
-        markers = LocalMarkers(self, self)
-        self.transactions = TransactionCoordinators(self, CONFIG, ids, markers)
+        verifications = Verifications()
+        markers = LocalMarkers(self, self, verifications)
+        self.transactions = TransactionCoordinators(self, CONFIG, ids, markers, verifications)
         return [self.transactions]
 
     def give(self, ids: ProducerIds) -> None:
