@@ -24,6 +24,8 @@ from kafkalite.core.types import Windowed
 from kafkalite.errors import ConfigError
 from kafkalite.serde.serde import Codec, Serde, SerdeContext, refusal
 
+# Shorter than any windowed key: in the changelog of a windowed store, notes of the engine have it.
+NOTE_KEY: Final = b"note"
 TIME: Final = Struct(">q")
 SESSION: Final = Struct(">qq")
 UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

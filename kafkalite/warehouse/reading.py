@@ -38,6 +38,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import SerdeError
 from kafkalite.serde.avro_schema import parse_schema
 from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.serde.windowed import NOTE_KEY
 from kafkalite.warehouse.engines import Engine
 from kafkalite.warehouse.evolution import Aliases, aliases_of
 from kafkalite.warehouse.log import Bounds, bounds, record_bytes
@@ -114,6 +115,14 @@ class Reading:
         """The columns of records before values become columns of their own."""
         return arrow_schema(self.key_type(), self.value_type().arrow)
 
+    def records_of(self, wanted: OffsetRange) -> Iterator[Rows]:
+        """The records of a range as bytes. Those that retention deleted meanwhile are left out, and
+        the engine's notes among the windows of a changelog.
+        """
+        settings = ReadSettings(self.bootstrap_servers, client_id="kafkalite-warehouse")
+        found = read_range(settings, wanted, fail_on_data_loss=False)
+        return map(_windows, found) if self.key_format.startswith("windowed") else found
+
     @contextmanager
     def decoder(self) -> Iterator[Decoder]:
         """The decoder of keys and values, while a registry of its own is open."""
@@ -151,7 +160,7 @@ class ReadRows:
         """The rows, batch by batch; records that retention deleted meanwhile are left out."""
         schema = self.reading.source_columns()
         with self.reading.decoder() as decoder:
-            for rows in records_of(self.reading.bootstrap_servers, wanted):
+            for rows in self.reading.records_of(wanted):
                 decoded = decoder.decode(rows)
                 dead = dead_letters(decoded.unread) if decoded.unread else None
                 skipped = len(rows) - len(decoded.rows)
@@ -169,7 +178,7 @@ class ReadChanges:
         reading = self.reading
         schema = reading.source_columns()
         with reading.decoder() as decoder:
-            for rows in records_of(reading.bootstrap_servers, wanted):
+            for rows in reading.records_of(wanted):
                 keyed, keyless = _keyed(rows, reading.on_error)
                 decoded = decoder.decode(keyed)
                 unread = [*keyless, *decoded.unread] if reading.on_error == "dlq" else []
@@ -177,6 +186,12 @@ class ReadChanges:
                 batch = flattened(source_batch(decoded, schema))
                 changes = batch.append_column(DELETED, decoded.value.is_null())
                 yield Read(changes, dead, len(rows) - len(decoded.rows))
+
+
+def _windows(rows: Rows) -> Rows:
+    """The records with other keys than notes."""
+    keys = rows.columns.keys
+    return rows.where([key != NOTE_KEY for key in keys]) if NOTE_KEY in keys else rows
 
 
 def _keyed(rows: Rows, on_error: str) -> tuple[Rows, list[Unread]]:
@@ -204,12 +219,6 @@ def _keyed(rows: Rows, on_error: str) -> tuple[Rows, list[Unread]]:
     return rows.where(bytes(at not in without for at in range(len(rows)))), keyless
 
 
-def records_of(bootstrap_servers: str, wanted: OffsetRange) -> Iterator[Rows]:
-    """The records of a range as bytes; those that retention deleted meanwhile are left out."""
-    settings = ReadSettings(bootstrap_servers, client_id="kafkalite-warehouse")
-    return read_range(settings, wanted, fail_on_data_loss=False)
-
-
 def dead_letters(unread: Sequence[Unread]) -> pa.RecordBatch:
     """Records that cannot be decoded, as rows of the table of dead letters."""
     rows = [
@@ -231,13 +240,13 @@ def dead_letters(unread: Sequence[Unread]) -> pa.RecordBatch:
 class SeenIn:
     """What the JSON values of a range hold, or its keys, in a worker process."""
 
-    bootstrap_servers: str
+    reading: Reading
     is_key: bool = False
 
     def __call__(self, wanted: OffsetRange) -> Any:
         """The shape of the values; see `kafkalite.columnar.json_columns`."""
         seen = Seen()
-        for rows in records_of(self.bootstrap_servers, wanted):
+        for rows in self.reading.records_of(wanted):
             try:
                 seen.add(rows.columns.keys if self.is_key else rows.columns.values)
             except SerdeError as error:
@@ -297,7 +306,7 @@ class TopicSource:
     ) -> str:
         """The columns of JSON, inferred from all records of the ranges."""
         seen = Seen()
-        for shape in engine.run(SeenIn(self.reading.bootstrap_servers, is_key), ranges):
+        for shape in engine.run(SeenIn(self.reading, is_key), ranges):
             seen.merge(shape)
         return _json_text(columns_of(seen.shape, known))
 

@@ -29,13 +29,13 @@ import msgpack
 from kafkalite.core.columns import negated
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import SerdeError
+from kafkalite.serde.windowed import NOTE_KEY as NOTE_KEY
 from kafkalite.streams.local.state.backend import Range, after
 from kafkalite.streams.local.state.row_table import RowTable, load
 
 FORMAT: Final = 1
 START: Final = struct.Struct(">q")
 START_BYTES: Final = START.size
-NOTE_KEY: Final = b"note"
 NO_WINDOW: Final = 0  # the start of the only bucket of a store without windows
 HEAD: Final = struct.Struct(">qB")
 STAMP: Final = struct.Struct(">qx")  # of a head
