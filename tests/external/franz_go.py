@@ -12,8 +12,8 @@ SUITE = go_suite(
     "v1.22.2",
     "./pkg/kgo",
     environment=lambda target: {
-        "KGO_SEEDS": target.bootstrap,
-        "KGO_TEST_RF": "1",
+        "KGO_SEEDS": target.all_brokers,
+        "KGO_TEST_RF": str(target.replication_factor),
         "KGO_TEST_RECORDS": str(RECORDS),
         "KGO_LOG_LEVEL": "none",
     },

@@ -90,7 +90,7 @@ def told(run: Run, options: list[str], chosen: dict[str, str]) -> dict[str, Outc
     tests = run.source / "librdkafka" / "tests"
     config, report = run.scratch / "test.conf", run.scratch / "report.json"
     report.unlink(missing_ok=True)
-    lines = [f"bootstrap.servers={run.target.bootstrap}", "test.topic.random=true"]
+    lines = [f"bootstrap.servers={run.target.all_brokers}", "test.topic.random=true"]
     config.write_text("\n".join(lines) + "\n")
     environment = {
         "LD_LIBRARY_PATH": "../src:../src-cpp",

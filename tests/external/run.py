@@ -3,6 +3,7 @@
     python tests/external/run.py                           every suite that can run here
     python tests/external/run.py kafka-python franz-go     these
     python tests/external/run.py --all franz-go            excluded tests too: which pass by now?
+    python tests/external/run.py --brokers 3 franz-go      a cluster, and topics of three replicas
     python tests/external/run.py --bootstrap 127.0.0.1:9092 --version 4.3 kafka-python
 
 Exit code 0: all that ran passed; 1: not so; 3: nothing ran, because programs are missing.
@@ -30,6 +31,7 @@ import watermill
 from suite import Outcome, Run, Suite, Target, cached
 
 from kafkalite.embedded import EmbeddedBroker
+from kafkalite.embedded_cluster import EmbeddedCluster
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
@@ -69,6 +71,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=words)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="another broker, not a fresh one")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="of a fresh cluster")
     parser.add_argument("--version", default="4.3", help="Apache Kafka's, with --bootstrap")
     parser.add_argument("--all", action="store_true", help="run excluded tests too")
     parser.add_argument("--logs", type=Path, default=Path("external-logs"), help="a folder")
@@ -90,19 +93,23 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
     with TemporaryDirectory(prefix="kafkalite-external-") as scratch:
         folder = Path(scratch)
         (folder / "suite").mkdir()
-        ours = (
-            None
-            if options.bootstrap
-            else EmbeddedBroker(folder / "data", listen=suite.listen, overrides=suite.settings)
-        )
+        ours = None if options.bootstrap else fresh(suite, folder / "data", options.brokers)
         with ours or nullcontext():
-            at = ours.bootstrap_servers if ours else options.bootstrap
+            at, *others = (ours.bootstrap_servers if ours else options.bootstrap).split(",")
             host, _, port = at.rpartition(":")
             version = options.version if options.bootstrap else OUR_VERSION
-            target = Target(host, int(port), version, is_ours=ours is not None)
+            target = Target(host, int(port), version, ours is not None, tuple(others))
             run = Run(source, target, excluded, log, folder / "suite")
             outcomes = {result.name: result.outcome for result in suite.run(run)}
     return told(suite, target, outcomes, time.monotonic() - started, log)
+
+
+def fresh(suite: Suite, data: Path, brokers: int) -> EmbeddedBroker | EmbeddedCluster:
+    """A fresh broker of ours, or a cluster of several."""
+    if brokers == 1:
+        return EmbeddedBroker(data, listen=suite.listen, overrides=suite.settings)
+    settings = {name: text for name, text in suite.settings.items() if name != "node.id"}
+    return EmbeddedCluster(data, brokers=brokers, overrides=settings)
 
 
 def told(
@@ -113,7 +120,9 @@ def told(
 
     passed, failed, skipped = map(having, (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))
     unexpected = [name for name in failed if name not in suite.excluded]
-    broker = "kafkalite" if target.is_ours else f"{target.bootstrap} ({target.version})"
+    broker = f"{target.bootstrap} ({target.version})"
+    if target.is_ours:
+        broker = f"{1 + len(target.others)} brokers of kafkalite" if target.others else "kafkalite"
     print(
         f"{suite.name} {suite.version} on {broker}: {len(passed)} passed, {len(failed)} failed, "
         f"{len(skipped)} skipped, {len(suite.excluded)} excluded, in {seconds:.0f} s; log: {log}"

@@ -40,10 +40,19 @@ class Target:
     port: int
     version: str  # of Apache Kafka, whose abilities it claims, as in 3.8
     is_ours: bool
+    others: tuple[str, ...] = ()  # the addresses of the other brokers of its cluster
 
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def all_brokers(self) -> str:
+        return ",".join((self.bootstrap, *self.others))
+
+    @property
+    def replication_factor(self) -> int:
+        return min(3, 1 + len(self.others))
 
 
 @dataclass(frozen=True, slots=True)
