@@ -25,6 +25,7 @@ from uuid import UUID
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
+from kafkalite.core.broker.failures import FailureReports
 from kafkalite.core.broker.fetching import ReplicaFetching
 from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
@@ -129,6 +130,7 @@ class Broker:
         self._image = image
         self._random = random
         self._fetching: ReplicaFetching | None = None  # in a cluster
+        self._failures: FailureReports | None = None  # the same
         self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
@@ -171,6 +173,8 @@ class Broker:
         for part in (self._fetching, self._marking, self._verifier):
             if part is not None:
                 await part.close()
+        if self._failures is not None:
+            self._failures.close()
         await self.steering.close()
         while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
             await asyncio.wait(work)
@@ -268,6 +272,8 @@ class Broker:
     def note_storage_error(self, error: ApiError) -> None:
         """Logs an error that a client was sent, if it is about our disk."""
         self._notes.note_storage_error(error)
+        if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.noticed_failure()
 
     # -- time and work in slices
 
@@ -401,6 +407,12 @@ class Broker:
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
         self.waiting.failed(partition)
+        self.noticed_failure()
+
+    def noticed_failure(self) -> None:
+        """A log has failed, or is well again: in a cluster others lead meanwhile."""
+        if self._failures is not None:
+            self._failures.look()
 
     def gone(self, partition: Partition) -> None:
         """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
@@ -475,6 +487,8 @@ class Broker:
             self.partitions.configure(image.topics[name])
         if self._fetching is not None and (not delta.is_empty or image.brokers != before.brokers):
             self._fetching.look()
+        if self._failures is not None:
+            self._failures.look()
         if self.deletions and image.brokers.keys() != before.brokers.keys():
             for where in {where for each in self.deletions for where in each.offsets_wanted}:
                 if (partition := self.partitions.find(*where)) is not None:
@@ -486,6 +500,7 @@ class Broker:
         """Followers fetch from now on, from other brokers by their listener of that name."""
         self._fetching = ReplicaFetching(self, peers, listener)
         self._fetching.look()
+        self._failures = FailureReports(self)
 
     def coordinate_by(self, peers: Peers, listener: str) -> None:
         """Transactions reach other brokers from now on, by their listener of that name."""

@@ -24,6 +24,7 @@ from uuid import UUID
 from kafkalite.core.cluster import (
     config_changes,
     elections,
+    failures,
     in_sync,
     reassignments,
     registrations,
@@ -54,6 +55,8 @@ from kafkalite.core.protocol.peers import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    ReportReplicasRequest,
+    ReportReplicasResponse,
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import (
@@ -101,6 +104,7 @@ ControllerRequest = (
     | AlterPartitionRequest
     | ControlledShutdownRequest
     | AllocateProducerIdsRequest
+    | ReportReplicasRequest
     | BrokerRegistered
     | BrokerGone
     | TakeOver
@@ -140,6 +144,8 @@ class Controller:
                 response, records = reassignments.alter_reassignments(request, self._changes())
             case AlterPartitionRequest():
                 response, records = in_sync.alter_partition(request, self._changes())
+            case ReportReplicasRequest():
+                response, records = failures.report_replicas(request, self._changes())
             case ControlledShutdownRequest():
                 response, records = registrations.controlled_shutdown(request, self._changes())
             case BrokerRegistered():
@@ -184,6 +190,8 @@ class Controller:
                 return ControlledShutdownResponse(code)
             case AllocateProducerIdsRequest():
                 return AllocateProducerIdsResponse(error_code=code)
+            case ReportReplicasRequest():
+                return ReportReplicasResponse(code)
             case BrokerRegistered() | BrokerGone() | TakeOver() | Tick():
                 return error
 

@@ -97,7 +97,8 @@ def _check_preferred(partition: PartitionImage, live: LiveBrokers) -> None:
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         _refuse_needless()
-    if preferred not in live.active or preferred not in partition.in_sync_replicas:
+    is_able = preferred in live.active and preferred not in partition.failed_replicas
+    if not is_able or preferred not in partition.in_sync_replicas:
         _refuse(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"The preferred leader, broker {preferred}, is not alive or not in sync.",
@@ -105,9 +106,10 @@ def _check_preferred(partition: PartitionImage, live: LiveBrokers) -> None:
 
 
 def _check_unclean(partition: PartitionImage, live: LiveBrokers) -> None:
-    if partition.leader in live.registered:
+    failed = partition.failed_replicas
+    if partition.leader in live.registered and partition.leader not in failed:
         _refuse_needless()
-    if live.active.isdisjoint(partition.replicas):
+    if live.active.isdisjoint(set(partition.replicas).difference(failed)):
         _refuse(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
 
 

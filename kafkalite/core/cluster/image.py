@@ -15,7 +15,8 @@ The image is a fold of the cluster's records, each a path of the coordination tr
     /topics/<name>        {"topic_id": hex, "partitions": [[node ids], …], "configs": {key: text}}
     /topics/<name>/<n>    {"leader": int, "leader_epoch": int, "in_sync_replicas": [node ids],
                            "epoch": int, "replicas": [node ids], "adding_replicas": [node ids],
-                           "removing_replicas": [node ids], "leader_recovery_state": 0 | 1}
+                           "removing_replicas": [node ids], "leader_recovery_state": 0 | 1,
+                           "failed_replicas": [node ids]}
 
 A partition has a path of its own only once it differs from how its topic was created: led by its
 first replica, in leader epoch 0, all replicas in sync. So a topic is one small write. Fields that a
@@ -89,6 +90,7 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    failed_replicas: tuple[int, ...] = ()  # whose logs cannot be written
 
     @property
     def is_moving(self) -> bool:
@@ -219,7 +221,7 @@ def _as_made(replicas: tuple[int, ...]) -> PartitionImage:
 
 def partition_record(topic: str, index: int, partition: PartitionImage) -> ClusterRecord:
     """The record of a partition that has changed since its topic was made."""
-    value = {
+    value: dict[str, Any] = {
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "in_sync_replicas": list(partition.in_sync_replicas),
@@ -229,6 +231,8 @@ def partition_record(topic: str, index: int, partition: PartitionImage) -> Clust
         "removing_replicas": list(partition.removing_replicas),
         "leader_recovery_state": int(partition.leader_recovery_state),
     }
+    if partition.failed_replicas:
+        value["failed_replicas"] = list(partition.failed_replicas)
     return ClusterRecord(partition_path(topic, index), _encode(value))
 
 
@@ -475,6 +479,7 @@ def _partition(value: Mapping[str, Any], replicas: tuple[int, ...]) -> Partition
         _nodes(value.get("adding_replicas", ())),
         _nodes(value.get("removing_replicas", ())),
         LeaderRecoveryState(value.get("leader_recovery_state", LeaderRecoveryState.RECOVERED)),
+        _nodes(value.get("failed_replicas", ())),
     )
 
 

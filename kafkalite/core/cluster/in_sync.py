@@ -65,6 +65,7 @@ def _alter(
         _refused_epochs(asked, known, node_id)
         or _refused_members(asked, members, known)
         or _refused_brokers(members, node_id, changes.image)
+        or _refused_logs(members, known)
     )
     if refusal:
         return AlteredPartition(index, refusal)
@@ -140,6 +141,12 @@ def _refused_brokers(
         ):
             return ErrorCode.INELIGIBLE_REPLICA
     return None
+
+
+def _refused_logs(members: tuple[BrokerState, ...], known: PartitionImage) -> ErrorCode | None:
+    """A replica whose log has failed joins no in-sync set before its broker reports it well."""
+    failed = {member.broker_id for member in members}.intersection(known.failed_replicas)
+    return ErrorCode.INELIGIBLE_REPLICA if failed.difference(known.in_sync_replicas) else None
 
 
 def _without_leaving(members: tuple[BrokerState, ...], live: LiveBrokers) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ Every step that touches partitions says which state it wants, and `next_state` m
 
     1  a reassignment whose target replicas are all in sync is complete; the removed ones are gone
     2  a leader is elected, if the wanted one cannot lead: the first replica in order that is in
-       sync and active; without any, and only where records may be lost, the first active replica
+       sync and active; without any, and only where records may be lost, the first active replica.
+       A replica whose log has failed is none of these; it leads on if nobody else can
     3  leader epoch + 1 if the leader is another, or was lost in between, or a replica is gone
     4  partition epoch + 1 if anything is another
 
@@ -77,6 +78,9 @@ def next_state(
     same broker is elected again: it may have come back with less than it had.
     """
     after = _completed(wanted)
+    if after.failed_replicas:
+        kept = tuple(node for node in after.failed_replicas if node in after.replicas)
+        after = replace(after, failed_replicas=kept)
     leader, is_clean = _elect(after, live, election)
     is_another = leader != before.leader or leader != wanted.leader
     has_lost_replicas = not set(before.replicas) <= set(after.replicas)
@@ -113,11 +117,9 @@ def _completed(wanted: PartitionImage) -> PartitionImage:
 
 def _elect(partition: PartitionImage, live: LiveBrokers, election: Election) -> tuple[int, bool]:
     """The leader, and whether it was in sync."""
-    candidates = [
-        node
-        for node in partition.replicas
-        if node in partition.in_sync_replicas and node in live.active
-    ]
+    failed = partition.failed_replicas
+    able = [node for node in partition.replicas if node in live.active and node not in failed]
+    candidates = [node for node in able if node in partition.in_sync_replicas]
     leader = partition.leader
     if election is Election.PREFERRED and partition.replicas[0] in candidates:
         return partition.replicas[0], True
@@ -125,13 +127,13 @@ def _elect(partition: PartitionImage, live: LiveBrokers, election: Election) -> 
         return leader, True
     if candidates:
         return candidates[0], True
-    if leader in partition.in_sync_replicas and leader in live.registered:
-        return leader, True  # it shuts down, and nobody can lead in its place yet
-    if election is Election.UNCLEAN:
-        for node in partition.replicas:
-            if node in live.active:
-                return node, False
-    return NO_LEADER, True
+    # It shuts down, or its log has failed, and nobody can lead in its place yet.
+    stays = leader in partition.in_sync_replicas and leader in live.registered
+    if stays and leader not in failed:
+        return leader, True
+    if election is Election.UNCLEAN and able:
+        return able[0], False
+    return (leader, True) if stays else (NO_LEADER, True)
 
 
 @dataclass(slots=True)
@@ -169,7 +171,8 @@ class PartitionChanges:
         was not in sync where its topic allows it."""
         before = self.image.topics[topic].partitions[index]
         after = next_state(before, wanted, self.live, election)
-        if after.leader == NO_LEADER and election is not Election.UNCLEAN:
+        is_led = after.leader != NO_LEADER and after.leader not in after.failed_replicas
+        if not is_led and election is not Election.UNCLEAN:
             unclean = next_state(before, wanted, self.live, Election.UNCLEAN)
             if unclean != after and self.may_lose_records(self.image.topics[topic]):
                 after = unclean

@@ -335,11 +335,12 @@ def _led(
     view: _View, topic: str, index: int, partition: PartitionImage
 ) -> tuple[ErrorCode, int, tuple[int, ...]]:
     """What is wrong where nobody leads a partition, who does, and which replicas are out of reach:
-    those of brokers that are gone, or not reached by the client's listener, and this one's where
-    its log cannot be opened."""
+    those of brokers that are gone, or not reached by the client's listener, those whose logs have
+    failed, and this one's where its log cannot be opened."""
     broker, reached, offline = view.broker, view.reached, view.broker.partitions.offline
     lost = broker.node_id if offline and TopicPartition(topic, index) in offline else NO_LEADER
-    away = tuple(node for node in partition.replicas if node not in reached or node == lost)
+    failed = (lost, *partition.failed_replicas)
+    away = tuple(node for node in partition.replicas if node not in reached or node in failed)
     if partition.leader not in broker.image.brokers or partition.leader == lost:
         return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, away
     if partition.leader not in reached:

@@ -41,6 +41,7 @@ CARRIED: Final[tuple[tuple[ApiKey, tuple[int, int], str], ...]] = (
     (ApiKey.ALTER_PARTITION, (2, 3), "A leader's in-sync sets; answered once they are durable."),
     (ApiKey.CONTROLLED_SHUTDOWN, (0, 3), "Answered once others lead, where others can."),
     (ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), "Answered once the ids belong to one broker."),
+    (ApiKey.REPORT_REPLICAS, (0, 0), "Answered once others lead what a broker cannot write."),
 )
 
 

@@ -75,6 +75,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     FOLLOW_METADATA = 20_000
     VERIFY_TRANSACTIONS = 20_001
+    REPORT_REPLICAS = 20_002
 
     @property
     def is_private(self) -> bool:
@@ -160,6 +161,7 @@ API: Final[dict[ApiKey, Api]] = {
         _api(cluster.DescribeTopicPartitionsRequest, cluster.DescribeTopicPartitionsResponse),
         _api(peers.FollowMetadataRequest, peers.FollowMetadataResponse),
         _api(peers.VerifyTransactionsRequest, peers.VerifyTransactionsResponse),
+        _api(peers.ReportReplicasRequest, peers.ReportReplicasResponse),
     )
 }
 assert set(API) == set(ApiKey)

@@ -10,6 +10,7 @@ Source: the JSON of each name below, Request and Response.
                             so by AddPartitionsToTxn since v4.
                             Keys from 20,000 on are private: no broker lists them in ApiVersions,
                             and only brokers of one release are sure to understand each other.
+  ReportReplicas (20002)    ours: replicas whose logs failed, or are well again.
 """
 
 from __future__ import annotations
@@ -208,3 +209,28 @@ class VerifyTransactionsResponse:
     """The coordinator's answers, in the order of the request."""
 
     transactions: tuple[VerifiedTransaction, ...]
+
+
+@struct
+class ReportedReplicas:
+    """The replicas of one topic on the broker that reports."""
+
+    topic_id: Uuid
+    failed: tuple[Int32, ...] = ()
+    recovered: tuple[Int32, ...] = ()
+
+
+@message(api_key=20_002, versions=(0, 0), flexible_since=0)
+class ReportReplicasRequest(Request["ReportReplicasResponse"]):
+    """A broker reports partitions whose logs it can no longer write, or can again."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+    topics: tuple[ReportedReplicas, ...] = ()
+
+
+@message(api_key=20_002, versions=(0, 0), flexible_since=0, response=True)
+class ReportReplicasResponse:
+    """The partitions' states have changed, or why they have not."""
+
+    error_code: ErrorCode = ErrorCode.NONE

@@ -55,6 +55,8 @@ UNKNOWN_TO_KIO = [
     peers.FollowMetadataResponse,
     peers.VerifyTransactionsRequest,
     peers.VerifyTransactionsResponse,
+    peers.ReportReplicasRequest,
+    peers.ReportReplicasResponse,
 ]
 VALUES = 8  # of each version
 SAMPLES, PREFIXES, DAMAGED = 3, 100, 60  # of values, of each value, of each value

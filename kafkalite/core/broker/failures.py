@@ -1,0 +1,79 @@
+"""A broker reports replicas whose logs have failed, so that others lead.                   [IO]
+
+    a log fails, is well again ─────────┬──look──> differences ──ReportReplicas──> controller
+    each second, and with every image ──┘               └── asked again while there are some
+
+Owns   the one report on its way.
+Fails  by trying again: the controller may be away, or another by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.core.cluster.failures import differences
+from kafkalite.core.duties import Duty, Slices
+from kafkalite.core.protocol.peers import ReportReplicasRequest
+from kafkalite.core.types import NO_EPOCH, TopicPartition
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker.broker import Broker
+
+LOOK_MS: Final = 1_000
+REST_MS: Final = 200
+
+
+class FailureReports:
+    """The reports of one broker of a cluster."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._is_asking = False
+        self._rests_until_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        broker.add_duty(Duty("failed replicas", LOOK_MS, self._look_now_and_then))
+
+    def look(self) -> None:
+        """Reports what the image does not have as it is here; REST_MS after the last look at the
+        earliest."""
+        broker = self._broker
+        now_ms, epoch = broker.monotonic_ms(), broker.broker_epoch
+        if self._is_asking or epoch == NO_EPOCH or self._timer is not None:
+            return
+        if (rest_ms := self._rests_until_ms - now_ms) > 0:
+            later = asyncio.get_running_loop().call_later
+            self._timer = later(rest_ms / 1_000, self._look_after_rest)
+            return
+        self._rests_until_ms = now_ms + REST_MS
+        topics = differences(broker.node_id, broker.image, self._failed())
+        if topics:
+            self._is_asking = True
+            request = ReportReplicasRequest(broker.node_id, epoch, topics)
+            broker.control(request).when_done(self._answered)
+
+    def close(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_after_rest(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _failed(self) -> set[TopicPartition]:
+        failed = set(self._broker.partitions.offline)
+        for held in self._broker.topics_held():
+            failed.update(each.topic_partition for each in held if each.log.failure is not None)
+        return failed
+
+    def _answered(self, answer: Any) -> None:
+        """An answer without error is followed by an image."""
+        self._is_asking = False
+        if answer.error_code:
+            words = f"failed replicas could not be reported: {answer.error_code.name}"
+            self._broker.note(words)
+
+    def _look_now_and_then(self, monotonic_ms: int) -> Slices:
+        self.look()
+        yield None

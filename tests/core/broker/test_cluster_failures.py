@@ -1,0 +1,93 @@
+"""A log fails on one broker of three: others lead, and wait for it no more."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+from three_brokers import ThreeBrokers
+
+from kafkalite.clients.admin.client import NewTopic
+from kafkalite.core.protocol.metadata import MetadataRequest
+from kafkalite.core.protocol.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from kafkalite.core.protocol.records import encode
+from kafkalite.core.types import Columns
+from kafkalite.errors import ErrorCode
+
+
+@pytest.fixture
+def place() -> Iterator[ThreeBrokers]:
+    with ThreeBrokers(replica_lag_time_max_ms="3600000") as made:
+        made.create(NewTopic("t", replica_assignment=((1, 2, 3),)))
+        made.produce("t", b"a")
+        yield made
+        assert not made.defects
+
+
+def offline(place: ThreeBrokers, asked: int, topic: str = "t") -> tuple[int, ...]:
+    topics = {each.name: each for each in place.ask(asked, MetadataRequest(None)).topics}
+    found: tuple[int, ...] = topics[topic].partitions[0].offline_replicas
+    return found
+
+
+def fail_for_good(place: ThreeBrokers, node_id: int) -> None:
+    place.brokers[node_id].storage.fail("sync", errno.EIO)
+
+
+def fail_for_now(place: ThreeBrokers, node_id: int) -> None:
+    storage = place.brokers[node_id].storage
+    storage.fail("append", errno.EIO)
+    storage.fail("truncate", errno.EIO)
+
+
+def test_another_leads_where_the_leaders_log_has_failed(place: ThreeBrokers) -> None:
+    fail_for_good(place, 1)
+    place.produce("t", b"b", b"c")
+    state = place.agree().topics["t"].partitions[0]
+    assert (state.leader, sorted(state.in_sync_replicas)) == (2, [2, 3])
+    assert (state.leader_epoch, state.failed_replicas) == (1, (1,))
+    assert [offline(place, node_id) for node_id in (1, 2, 3)] == [(1,)] * 3
+    place.stop(1)
+    place.start_all()
+    place.until(lambda: sorted(place.state("t").in_sync_replicas) == [1, 2, 3])
+    assert place.state("t").failed_replicas == ()
+    assert place.held(1, "t").log.log_end_offset == place.held(2, "t").log.log_end_offset
+
+
+def test_a_follower_whose_log_has_failed_is_not_waited_for(place: ThreeBrokers) -> None:
+    """It would leave the in-sync set only after replica.lag.time.max.ms, here an hour."""
+    fail_for_good(place, 3)
+    place.produce("t", b"b", b"c")
+    state = place.agree().topics["t"].partitions[0]
+    assert (state.leader, state.leader_epoch, state.in_sync_replicas) == (1, 0, (1, 2))
+    assert offline(place, 2) == (3,)
+
+
+def test_a_log_that_is_well_again_is_in_sync_again(place: ThreeBrokers) -> None:
+    fail_for_now(place, 1)
+    place.produce("t", b"b")
+    place.until(lambda: place.state("t").leader == 2)
+    assert place.held(1, "t").log.failure is not None
+    place.until(lambda: place.held(1, "t").log.failure is None, 120)
+    place.until(lambda: sorted(place.state("t").in_sync_replicas) == [1, 2, 3])
+    assert place.state("t").failed_replicas == ()
+
+
+def test_the_last_member_leads_on_for_readers(place: ThreeBrokers) -> None:
+    place.create(NewTopic("alone", replica_assignment=((1,),)))
+    place.produce("alone", b"a")
+    fail_for_good(place, 1)
+    batch = bytes(encode(Columns([None], [b"v"], [1_000])))
+    data = (TopicProduceData("alone", (PartitionProduceData(0, batch),)),)
+    answer = place.ask(1, ProduceRequest(None, -1, 5_000, data))
+    (told,) = answer.responses[0].partition_responses
+    assert told.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    place.until(lambda: place.state("alone").failed_replicas == (1,))
+    assert (place.state("alone").leader, place.state("alone").leader_epoch) == (1, 0)
+    assert place.fetch(1, "alone").records
+    assert offline(place, 2, "alone") == (1,)
