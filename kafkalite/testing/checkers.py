@@ -9,6 +9,8 @@
     once           no record twice; those of an idempotent producer in its order
     replicas       equal below the high watermark: offsets, leader epochs, bytes
     leaders        one broker an epoch, and epochs only grow
+    held           one broker leads in an epoch; no high watermark falls; who leads has in its log
+                   what leaders before it called committed
     commits        committed offsets never go back, and are some that a member committed
     transactions   whole or absent for readers of committed records, as the producer was told
     linearizable   each partition is one log: appends, reads and ends agree with real time
@@ -27,7 +29,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import combinations
 from typing import Final
@@ -144,6 +146,20 @@ class Replica:
     records: Mapping[int, tuple[int, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a broker had of a partition at some moment. In the order of time. `life` is another
+    number for each start of the broker and each time that it opened the log."""
+
+    node_id: int
+    life: int
+    partition: TopicPartition
+    leader_epoch: int
+    is_leader: bool
+    high_watermark: int
+    log_end_offset: int
+
+
 @dataclass(slots=True)
 class History:
     """Everything that was recorded. `logs` are the partitions as readers of committed records find
@@ -156,7 +172,10 @@ class History:
     committed: list[CommittedOffset] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     leaders: list[Leader] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    stale: list[tuple[float, float]] = field(default_factory=list)
+    staleness: float = 0.0
     logs: dict[TopicPartition, Mapping[int, bytes]] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -230,6 +249,21 @@ def replicas(history: History) -> Iterator[Violation]:
                     break  # the rest differs too
 
 
+def at_rest(history: History) -> Iterator[Violation]:
+    """Where nothing happens any more, replicas are equal to the end, and have the same high
+    watermark. Not one of `check_all`, which does not know when that is."""
+    first: dict[TopicPartition, Replica] = {}
+    for replica in history.replicas:
+        known = first.setdefault(replica.partition, replica)
+        if (replica.high_watermark, replica.records) != (known.high_watermark, known.records):
+            mine, theirs = (
+                f"broker {each.node_id} has {len(each.records)} batches, the last at "
+                f"{max(each.records, default=-1)}, and the high watermark {each.high_watermark}"
+                for each in (known, replica)
+            )
+            yield Violation("at rest", f"{replica.partition}: {mine}; {theirs}")
+
+
 def leaders(history: History) -> Iterator[Violation]:
     """An epoch has one leader, and later leaders have greater epochs."""
     by_epoch: dict[tuple[TopicPartition, int], int] = {}
@@ -243,6 +277,35 @@ def leaders(history: History) -> Iterator[Violation]:
             what = f"{led.partition}: epoch {led.leader_epoch} after {last[led.partition]}"
             yield Violation("leaders", what)
         last[led.partition] = max(led.leader_epoch, last.get(led.partition, -1))
+
+
+def held(history: History) -> Iterator[Violation]:
+    """A high watermark never falls, and what is below it is in the log of each later leader."""
+    known: dict[tuple[int, int, TopicPartition], int] = {}
+    by_epoch: dict[tuple[TopicPartition, int], int] = {}
+    committed: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # the highest, by epoch
+    begun: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # with which log end
+    for seen in history.held:
+        partition, epoch, node_id = seen.partition, seen.leader_epoch, seen.node_id
+        where = f"{partition} on broker {node_id} in epoch {epoch}"
+        before = known.get((node_id, seen.life, partition), -1)
+        if seen.high_watermark < before:
+            what = f"{where}: high watermark {seen.high_watermark} after {before}"
+            yield Violation("held", what)
+        known[node_id, seen.life, partition] = seen.high_watermark
+        if not seen.is_leader:
+            continue
+        if by_epoch.setdefault((partition, epoch), node_id) != node_id:
+            yield Violation("held", f"{where}: broker {by_epoch[partition, epoch]} led it, too")
+        begun[partition].setdefault(epoch, seen.log_end_offset)
+        highest = committed[partition].get(epoch, -1)
+        committed[partition][epoch] = max(highest, seen.high_watermark)
+    for partition, ends in begun.items():
+        for epoch, end in sorted(ends.items()):
+            for earlier, highest in committed[partition].items():
+                if earlier < epoch and highest > end:
+                    what = f"{partition}: the log ends at {end} in epoch {epoch}"
+                    yield Violation("held", f"{what}, {highest} was committed in {earlier}")
 
 
 def commits(history: History) -> Iterator[Violation]:
@@ -260,7 +323,10 @@ def commits(history: History) -> Iterator[Violation]:
         least = _Highest(known)
         possible = made[group, partition]
         for answer in sorted(answers, key=_began):
-            offset, before = answer.offset, least.ended_before(answer.began)
+            offset = answer.offset
+            before = least.ended_before(answer.began - history.staleness)
+            if _is_within(history.stale, answer.began, answer.ended):
+                before = None
             where = f"group {group}, {partition}"
             if offset is not None and not any(
                 c.offset == offset and c.began <= answer.ended for c in possible
@@ -311,7 +377,12 @@ def linearizable(history: History) -> Iterator[Violation]:
         ends[end.partition].append(end)
     hidden = _values_of(history, TransactionEnd.ABORTED, TransactionEnd.UNKNOWN)
     for partition in {**sends, **reads, **ends}:
-        log = _Log(partition, sends[partition], reads[partition], ends[partition], hidden)
+        fresh = [
+            replace(end, began=end.began - history.staleness)
+            for end in ends[partition]
+            if not _is_within(history.stale, end.began, end.ended)
+        ]
+        log = _Log(partition, sends[partition], reads[partition], fresh, hidden)
         yield from log.one_value_an_offset()
         yield from log.appends_in_time()
         yield from log.reads_in_time()
@@ -320,7 +391,7 @@ def linearizable(history: History) -> Iterator[Violation]:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    acknowledged, once, replicas, leaders, commits, transactions, linearizable,
+    acknowledged, once, replicas, leaders, held, commits, transactions, linearizable,
 )  # fmt: skip
 
 
@@ -429,6 +500,11 @@ def _values_of(history: History, *ends: TransactionEnd) -> frozenset[bytes]:
         for values in transaction.values.values()
         for value in values
     )
+
+
+def _is_within(times: Iterable[tuple[float, float]], began: float, ended: float) -> bool:
+    """Whether some of them overlaps with the time from `began` to `ended`."""
+    return any(first <= ended and began <= last for first, last in times)
 
 
 def _began(answer: CommittedOffset) -> float:

@@ -12,8 +12,8 @@ One seed is one history: the same programs leave the same trace, whatever the ha
 test that fails within `with` prints the line that replays it.
 
 Brokers are called "broker-1", "broker-2" …, which is their address too; each keeps its disk through
-kills and crashes. Today each is a cluster of its own. `coordination` gives brokers a shared state:
-it makes the `Coordination` of a host, and `lost` ends the session of a host that is gone.
+kills and crashes. Each is a cluster of its own, unless `coordination`, which makes the
+`Coordination` of a host, gives them a shared state: `ReplicatedCluster` has a fake of ZooKeeper.
 
 Owns   the brokers' disks, and which brokers should run.
 Never  takes chance or time from the machine.
@@ -26,6 +26,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -33,12 +34,17 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from kafkalite.clients.cluster import Client
+from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination
+from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
+from kafkalite.core.cluster.tree import Changes
 from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.records import batches
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
 from kafkalite.node import Node, start_node
 from kafkalite.testing.checkers import Replica
+from kafkalite.testing.coordination import CoordinationServer
 from kafkalite.testing.simulation import Host, World
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
@@ -58,6 +64,14 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
+SESSION_TIMEOUT_MS: Final = 6_000
+REPLICATED: Final[Mapping[str, str]] = {
+    "log.flush.interval.messages": str((1 << 63) - 1),  # the replicas are what makes it safe
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "10000",
+}
+
+
 @dataclass(slots=True)
 class SimulatedBroker:
     """One broker: its disk, and the process that runs on it now, if any."""
@@ -66,6 +80,7 @@ class SimulatedBroker:
     storage: MemoryStorage = field(default_factory=MemoryStorage)
     host: Host | None = None
     starting: asyncio.Task[Node] | None = None
+    stopping: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -217,6 +232,25 @@ class SimulatedCluster:
         self._let_go(broker, broker.storage.after_kill())
         host.kill()
 
+    def begin_stop(self, node_id: int) -> None:
+        """SIGTERM, to a broker that has started: `end_stop` follows, or `kill`."""
+        node, host = self.brokers[node_id].node, self._host(node_id)
+        assert node is not None, f"broker-{node_id} has not started"
+        self.note(f"stop broker-{node_id}")
+        self.brokers[node_id].stopping = host.spawn(node.close())
+
+    def end_stop(self, node_id: int) -> bool:
+        """Whether the process has ended, which then does not run any more."""
+        broker = self.brokers[node_id]
+        assert broker.stopping is not None, f"{broker.name} has no order to stop"
+        if not broker.stopping.done():
+            return False
+        with suppress(StorageError):  # a disk that was full: the next start looks into the logs
+            broker.stopping.result()
+        self._host(node_id).kill()
+        self._let_go(broker, broker.storage.after_kill())
+        return True
+
     def kill(self, node_id: int) -> None:
         """SIGKILL: its connections break, its disk is as it was."""
         broker = self.brokers[node_id]
@@ -287,11 +321,13 @@ class SimulatedCluster:
             for partition in () if node is None else node.broker.partitions.of_topic(topic):
                 log, held = partition.log, dict[int, tuple[int, bytes]]()
                 place = TopicPartition(topic, partition.topic_partition.partition)
-                records = log.read(log.log_start_offset, READ_BYTES, log.log_end_offset)
-                data = b"" if records is None else bytes(records.read())
-                for position, header in batches(data):
-                    epoch, end = header.partition_leader_epoch, position + 12 + header.batch_length
-                    held[header.base_offset] = epoch, data[position:end]
+                start = log.log_start_offset
+                while records := log.read(start, READ_BYTES, log.log_end_offset):  # of a segment
+                    data = bytes(records.read())
+                    for position, header in batches(data):
+                        end = position + 12 + header.batch_length
+                        held[header.base_offset] = header.partition_leader_epoch, data[position:end]
+                    start = header.next_offset
                 ends = log.log_start_offset, log.high_watermark
                 found.append(Replica(broker.node_id, place, *ends, held))
         return found
@@ -304,9 +340,90 @@ class SimulatedCluster:
         return host
 
     def _let_go(self, broker: SimulatedBroker, storage: MemoryStorage) -> None:
-        broker.storage, broker.host, broker.starting = storage, None, None
+        broker.storage, broker.host = storage, None
+        broker.starting = broker.stopping = None
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, PowerLoss):
             self.defects.append(f"{context.get('message')}: {error!r}")
+
+
+class ReplicatedCluster(SimulatedCluster):
+    """Brokers of one cluster, and the fake of ZooKeeper that they share."""
+
+    def __init__(
+        self,
+        seed: int,
+        brokers: int = 3,
+        *,
+        settings: Mapping[str, str] | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        super().__init__(
+            seed,
+            brokers,
+            settings={**REPLICATED, **(settings or {})},
+            coordination=lambda host, _: self.server.client(
+                host.name, host.loop, session_timeout_ms=session_timeout_ms
+            ),
+        )
+        self.written: list[Callable[[Changes], None]] = []  # called for changes of the tree
+        self.server = CoordinationServer(
+            self.host("zookeeper").loop,
+            self.chance("zookeeper"),
+            note=self.note,
+            written=self._on_written,
+        )
+
+    def _on_written(self, changes: Changes) -> None:
+        for each in self.written:
+            each(changes)
+
+    def truth(self) -> ClusterImage:
+        """The cluster as the controllers have written it."""
+        entries = self.server.tree.entries
+        found: list[str] = [path for path in images.VALUES if path in entries]
+        for root in images.ROOTS:
+            found += [path for path in entries if path.startswith(f"{root}/")]
+        in_order = sorted(found, key=lambda path: path.count("/"))
+        records = (ClusterRecord(path, entries[path].value) for path in in_order)
+        return images.replay(ClusterImage(), (record for record in records if record.value))
+
+    def image(self, node_id: int) -> ClusterImage:
+        """The cluster as a broker sees it."""
+        node = self.brokers[node_id].node
+        assert node is not None, f"broker {node_id} has not started"
+        return node.broker.image
+
+    def epoch(self, node_id: int) -> int:
+        """Of the broker, as itself has it; -1 while it is in no image of its own."""
+        own = self.image(node_id).brokers.get(node_id)
+        return -1 if own is None else own.epoch
+
+    def running(self) -> list[int]:
+        """The brokers that have started."""
+        return [node_id for node_id, broker in self.brokers.items() if broker.node is not None]
+
+    def controllers(self) -> set[int]:
+        """Whom the brokers take for the controller."""
+        nodes = (self.brokers[node_id].node for node_id in self.running())
+        return {node.broker.controller_id for node in nodes if node is not None}
+
+    def controller(self) -> int:
+        """The broker that all take for the controller, once they agree."""
+        self.run(lambda: len(self.controllers()) == 1 and -1 not in self.controllers(), 60)
+        (found,) = self.controllers()
+        return found
+
+    def agree(self, within_seconds: float = 60) -> ClusterImage:
+        """Waits until the running brokers have one image, which names exactly them."""
+
+        def is_so() -> bool:
+            found = [self.image(node_id) for node_id in self.running()]
+            return all(
+                image == found[0] and {*image.brokers} == {*self.running()} for image in found
+            )
+
+        self.run(is_so, within_seconds)
+        return self.image(self.running()[0])

@@ -45,7 +45,7 @@ from kafkalite.core.cluster.coordination import (
     check_operations,
     check_path,
 )
-from kafkalite.core.cluster.tree import Tree, touched
+from kafkalite.core.cluster.tree import Changes, Tree, touched
 from kafkalite.errors import (
     CoordinationError,
     CoordinationUnavailable,
@@ -93,14 +93,16 @@ class CoordinationServer:
         random: Random,
         *,
         note: Callable[[str], None] = lambda what: None,
+        written: Callable[[Changes], None] = lambda changes: None,
     ) -> None:
-        """`note` is told what happens to sessions and connections."""
+        """`note` is told what happens to sessions and connections, `written` each change."""
         self.loop = loop
         self.tree = Tree()
         self.delay_seconds = (0.000_2, 0.002)
         self.lost_answers = 0.0
         self._random = random
         self._note = note
+        self._written = written
         self._sessions: dict[int, _Session] = {}
         self._numbers = 0
         self._cut: set[str] = set()
@@ -263,6 +265,7 @@ class CoordinationServer:
         """Changes the tree, and tells those who watch."""
         changes = self.tree.check(operations)
         self.tree.apply(changes)
+        self._written(changes)
         for operation in operations:
             if isinstance(operation, Delete | Create):
                 for session in self._sessions.values():

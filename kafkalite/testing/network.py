@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Final
 
@@ -140,11 +140,11 @@ class SimulatedNetwork:
             if other != name:
                 self.separate(name, other, loses=loses)
 
-    def heal(self) -> None:
-        """Every cut ends. TCP tries again at growing intervals: what waited takes up to as long as
-        the cut was to be sent again."""
+    def heal(self, ways: Collection[tuple[str, str]] | None = None) -> None:
+        """Cuts end, of these senders and receivers, by default all. TCP tries again at growing
+        intervals: what waited takes up to as long as the cut was to be sent again."""
         for way, link in self._links.items():
-            if link.is_cut:
+            if link.is_cut and (ways is None or way in ways):
                 link.is_cut = False
                 self._send_again(self._flows.get(way, ()), self.events.now_ns() - link.cut_at_ns)
 

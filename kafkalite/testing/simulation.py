@@ -46,7 +46,8 @@ R = TypeVar("R")
 
 TURN_NS: Final = 10_000  # what a turn takes
 TURNS_MAX: Final = 100_000  # without a rest: whoever works longer does so for ever
-END_SECONDS: Final = 60  # in which all programs that are cancelled end
+END_SECONDS: Final = 1  # in which all programs that are cancelled end
+END_ATTEMPTS: Final = 60
 
 
 class Stuck(AssertionError):
@@ -150,10 +151,12 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for host in self.hosts:
-            host.cancel()
-        with suppress(Stuck):
-            self.run(lambda: not any(asyncio.all_tasks(h.loop) for h in self.hosts), END_SECONDS)
+        for _ in range(END_ATTEMPTS):  # what timers begin meanwhile is asked to end the next time
+            for host in self.hosts:
+                host.cancel()
+            with suppress(Stuck):
+                self.run(self._is_idle, END_SECONDS)
+                break
         for host in self.hosts:
             host.loop.close()
 
@@ -227,6 +230,9 @@ class World:
             self.run(lambda: self.time.monotonic() >= self._alarm, seconds + 1)
         finally:
             self._alarm = math.inf
+
+    def _is_idle(self) -> bool:
+        return not any(asyncio.all_tasks(host.loop) for host in self.hosts)
 
     def _pass_time(self, deadline: float) -> None:
         """On to the next timer, a paused host's do not count, or to what arrives next."""

@@ -185,6 +185,10 @@ class MemoryStorage:
         "replace" or "sync_directory" raise OSError of that errno; an append is half done."""
         self._faults.setdefault(operation, []).extend([number] * times)
 
+    def spare(self) -> None:
+        """What `fail` was told does not happen any more."""
+        self._faults.clear()
+
     def pass_over(self, operation: str) -> None:
         """The next `operation` succeeds; what `fail` was told afterwards comes after it."""
         self._faults.setdefault(operation, []).append(0)

@@ -17,7 +17,7 @@ Never  repeats what its clients do not repeat themselves; errors that brokers ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
@@ -47,6 +47,7 @@ SESSION_MS: Final = 2_000
 TRANSACTION_MS: Final = 5_000
 NEVER_MS: Final = 10**7
 
+PROGRAMS: Final = ("produce", "produce", "transact", "consume", "consume", "read", "look")
 Program = Callable[[str], Coroutine[Any, Any, None]]
 
 
@@ -61,6 +62,7 @@ class Workload:
         name: str = "work",
         partitions: int = 3,
         replication_factor: int = 1,
+        programs: Sequence[str] = PROGRAMS,
     ) -> None:
         self.cluster, self.name = cluster, name
         self.history = History()
@@ -70,6 +72,7 @@ class Workload:
         self.programs: dict[Host, tuple[Program, str]] = {}
         self._make_client = make_client
         self._replication_factor = replication_factor
+        self._begun_with = programs
         self._random = cluster.chance(f"workload {name}")
         self._numbers = count()
         self._group = f"group-of-{name}"
@@ -77,11 +80,8 @@ class Workload:
     def begin(self) -> None:
         """Makes the topic and starts the clients."""
         self.once("admin", self._make_topic())
-        for program in (
-            self.produce, self.produce, self.transact, self.consume, self.consume, self.read,
-            self.look,
-        ):  # fmt: skip
-            self.start(program)
+        for name in self._begun_with:
+            self.start(getattr(self, name))
 
     def start(self, program: Program, name: str = "") -> Host:
         """One more client, on a host of its own."""
@@ -101,7 +101,8 @@ class Workload:
     async def produce(self, name: str) -> None:
         """An idempotent producer's records."""
         numbers = count()
-        async with self._client() as client, self._producer(client) as producer:
+        async with self._client() as client:
+            producer = await self._started_producer(client)
             while not self.is_stopping:
                 sends = [
                     await self._send(producer, name, b"%s:%d" % (name.encode(), next(numbers)))
@@ -110,6 +111,21 @@ class Workload:
                 for number, sent in sends:
                     await self._note_sent(number, sent)
                 await self._rest(0.5)
+            await producer.close()
+
+    async def produce_hastily(self, name: str) -> None:
+        """Records with acks=1, of which nothing is promised but that nobody else wrote them."""
+        numbers = count()
+        while not self.is_stopping:
+            try:
+                async with self._client() as client, Producer(client, acks=1) as producer:
+                    while not self.is_stopping:
+                        value = b"%s:%d" % (name.encode(), next(numbers))
+                        _, sent = await self._send(producer, name, value, is_idempotent=False)
+                        await sent
+                        await self._rest(0.5)
+            except KafkaliteError:
+                await self._rest(0.2)
 
     async def transact(self, name: str) -> None:
         """Transactions of some records each, some of which it aborts."""
@@ -195,6 +211,7 @@ class Workload:
             task.result()
         self.cluster.pass_seconds(2 * TRANSACTION_MS / 1000)
         self.history.logs = self.once("auditor", self._read_all())
+        self.once("last look", self._look_at_end())
         self.history.replicas = self.cluster.replicas(self.topic)
 
     # ---- parts ---------------------------------------------------------------------------------
@@ -202,8 +219,16 @@ class Workload:
     def _client(self) -> Client:
         return self._make_client()
 
-    def _producer(self, client: Client) -> Producer:
-        return Producer(client, delivery_timeout_ms=NEVER_MS)
+    async def _started_producer(self, client: Client) -> Producer:
+        """A producer that has its id, however long no broker answers."""
+        while True:
+            producer = Producer(client, delivery_timeout_ms=NEVER_MS)
+            try:
+                await producer.start()
+            except KafkaliteError:
+                await self._rest(0.2)
+            else:
+                return producer
 
     def _consumer(self, client: Client, **options: Any) -> Consumer:
         if "group_id" in options:
@@ -225,12 +250,18 @@ class Workload:
             await admin.create_missing_topics([topic])
 
     async def _send(
-        self, producer: Producer | TransactionalProducer, name: str, value: bytes
+        self,
+        producer: Producer | TransactionalProducer,
+        name: str,
+        value: bytes,
+        *,
+        is_idempotent: bool = True,
     ) -> tuple[int, asyncio.Future[Any]]:
         """Sends a record; its number in the history, and its future."""
         partition = self._random.choice(self.partitions)
         number = len(self.history.sends)
-        self.history.sends.append(Send(name, partition, value, self.cluster.seconds))
+        send = Send(name, partition, value, self.cluster.seconds, is_idempotent=is_idempotent)
+        self.history.sends.append(send)
         return number, await producer.send(self.topic, value, partition=partition.partition)
 
     async def _note_sent(self, number: int, sent: asyncio.Future[Any]) -> None:
@@ -285,6 +316,10 @@ class Workload:
                     Read(name, partition, first, next_position, records, began, ended)
                 )
                 positions[partition] = next_position
+
+    async def _look_at_end(self) -> None:
+        async with self._client() as client:
+            await self._look_once(client)
 
     async def _look_once(self, client: Client) -> None:
         async with (

@@ -16,6 +16,7 @@ from kafkalite.testing.checkers import (
     Commit,
     CommittedOffset,
     End,
+    Held,
     History,
     Leader,
     Read,
@@ -23,6 +24,7 @@ from kafkalite.testing.checkers import (
     Send,
     Transaction,
     TransactionEnd,
+    at_rest,
     check_all,
 )
 
@@ -256,6 +258,34 @@ def test_an_epoch_has_one_leader() -> None:
     assert found(History(leaders=[*true, Leader(TP, 0, 1)])) == {"leaders"}
 
 
+def test_what_leaders_call_committed_is_in_the_logs_of_later_ones() -> None:
+    true = [
+        Held(1, 1, TP, 0, True, 5, 9),
+        Held(2, 1, TP, 0, False, 3, 7),
+        Held(1, 1, TP, 0, True, 6, 9),
+        Held(2, 1, TP, 1, True, 3, 7),  # it does not know yet how far its predecessor came
+        Held(1, 2, TP, 1, False, 0, 7),  # started again
+    ]
+    assert found(History(held=true)) == set()
+    assert found(History(held=[*true, Held(2, 1, TP, 1, True, 2, 7)])) == {"held"}
+    assert found(History(held=[*true, Held(3, 1, TP, 1, True, 3, 7)])) == {"held"}
+    assert found(History(held=[*true, Held(3, 1, TP, 2, True, 3, 5)])) == {"held"}
+    late = Held(1, 2, TP, 0, True, 8, 9)  # commits in an epoch that is over
+    assert found(History(held=[*true, late])) == {"held"}
+
+
+def test_replicas_at_rest_are_equal_to_their_ends() -> None:
+    def told(*more: tuple[int, dict[int, tuple[int, bytes]]]) -> int:
+        held = [Replica(n, TP, 0, *each) for n, each in enumerate(more)]
+        return len(list(at_rest(History(replicas=held))))
+
+    log = {0: (0, b"a"), 1: (1, b"b")}
+    assert told((2, log), (2, log)) == 0
+    assert told((2, log), (1, log)) == 1, "one has not heard what is committed"
+    assert told((2, log), (2, {0: (0, b"a")})) == 1
+    assert told((2, log), (2, {**log, 1: (0, b"b")})) == 1
+
+
 def test_commits_never_go_back() -> None:
     made = [Commit("g", TP, 5, 0, 1), Commit("g", TP, 9, 2, 3), Commit("g", TP, 12, 4, None)]
 
@@ -332,7 +362,19 @@ def test_the_end_never_falls() -> None:
     assert found(History(ends=[End(TP, 7, 0, 5), End(TP, 6, 2, 6)])) == set()
 
 
+def test_brokers_that_were_replaced_may_answer_as_of_then() -> None:
+    made = [Commit("g", TP, 5, 0, 1), Commit("g", TP, 9, 2, 3)]
+    late = CommittedOffset("g", TP, 5, 8, 9)
+    history = History(commits=made, committed=[late], ends=[End(TP, 7, 2, 3), End(TP, 6, 8, 9)])
+    assert found(history) == {"commits", "linearizable"}
+    assert found(replace(history, staleness=4)) == {"commits", "linearizable"}
+    assert found(replace(history, staleness=6)) == set()
+    assert found(replace(history, stale=[(4, 7), (9.5, 10)])) == {"commits", "linearizable"}
+    assert found(replace(history, stale=[(4, 8.5)])) == set()
+
+
 def test_every_check_is_run() -> None:
     assert {check.__name__ for check in checkers.CHECKS} == {
-        "acknowledged", "once", "replicas", "leaders", "commits", "transactions", "linearizable",
+        "acknowledged", "once", "replicas", "leaders", "held", "commits", "transactions",
+        "linearizable",
     }  # fmt: skip

@@ -8,61 +8,11 @@ import pytest
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.types import Columns
-from kafkalite.testing.cluster import SimulatedCluster
-from kafkalite.testing.coordination import CoordinationServer
+from kafkalite.testing.cluster import SESSION_TIMEOUT_MS
+from kafkalite.testing.cluster import ReplicatedCluster as Place
 
-SESSION_TIMEOUT_MS = 6_000
 SECONDS = SESSION_TIMEOUT_MS / 1000
-
-
-class Place(SimulatedCluster):
-    """Three brokers, and the fake of ZooKeeper."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(
-            seed,
-            coordination=lambda host, _: self.server.client(
-                host.name, host.loop, session_timeout_ms=SESSION_TIMEOUT_MS
-            ),
-        )
-        self.server = CoordinationServer(self.host("zookeeper").loop, self.chance("zookeeper"))
-
-    def image(self, node_id: int) -> ClusterImage:
-        node = self.brokers[node_id].node
-        assert node is not None, f"broker {node_id} has not started"
-        return node.broker.image
-
-    def epoch(self, node_id: int) -> int:
-        """Of the broker, as itself has it; -1 while it is in no image of its own."""
-        own = self.image(node_id).brokers.get(node_id)
-        return -1 if own is None else own.epoch
-
-    def running(self) -> list[int]:
-        return [node_id for node_id, broker in self.brokers.items() if broker.node is not None]
-
-    def controllers(self) -> set[int]:
-        nodes = (self.brokers[node_id].node for node_id in self.running())
-        return {node.broker.controller_id for node in nodes if node is not None}
-
-    def controller(self) -> int:
-        """The broker that all take for the controller, once they agree."""
-        self.run(lambda: len(self.controllers()) == 1 and -1 not in self.controllers(), 60)
-        (found,) = self.controllers()
-        return found
-
-    def agree(self, within_seconds: float = 60) -> ClusterImage:
-        """Waits until the running brokers have one image, which names exactly them."""
-
-        def is_so() -> bool:
-            found = [self.image(node_id) for node_id in self.running()]
-            return all(
-                image == found[0] and {*image.brokers} == {*self.running()} for image in found
-            )
-
-        self.run(is_so, within_seconds)
-        return self.image(self.running()[0])
 
 
 @pytest.fixture(params=range(3))

@@ -156,7 +156,7 @@ class LeaderLoop:
                 continue
             limits = self._limits()
             request = self._session.request(self._host.broker_epoch, limits)
-            timeout_ms = limits.wait_max_ms + self._host.config["replica.socket.timeout.ms"]
+            timeout_ms = limits.wait_max_ms + self._patience_ms()
             asking = asyncio.ensure_future(channel.ask(request, timeout_ms))
             try:
                 response = await self._first(asking)
@@ -228,6 +228,14 @@ class LeaderLoop:
             config["replica.fetch.response.max.bytes"],
             config["replica.fetch.max.bytes"],
         )
+
+    def _patience_ms(self) -> int:
+        """How long a leader may be silent: a connection that is lost, of which nobody is told, must
+        not cost the membership of the in-sync set."""
+        config = self._host.config
+        lag_ms: int = config["replica.lag.time.max.ms"]
+        timeout_ms: int = config["replica.socket.timeout.ms"]
+        return min(timeout_ms, max(1, lag_ms // 2))
 
     async def _pause(self) -> None:
         """Waits until something is to be fetched otherwise, PAUSE_MS at the most."""

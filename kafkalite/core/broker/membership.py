@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-FOLLOW_MS: Final = 10_000  # a request for metadata waits so long at the controller
+FOLLOW_MS: Final = 2_000  # a request for metadata waits so long at the controller
 SILENCE_MS: Final = 2_000  # beyond it the controller is taken for dead, and asked again
 CONTROL_MS: Final = 15_000  # for a request that the controller's broker answers
 RETRY_SECONDS: Final = 0.1  # between attempts to reach the controller, or the coordination
@@ -253,6 +253,8 @@ class Membership:
         if self._is_expired:
             log.warning("the session of broker %d has expired", self._broker.node_id)
             self._is_expired, self._taken = False, None
+            if self._seat is not None:  # this broker was cut off: that connection may be dead, too
+                self.peers.forget(self._seat.node_id)
             await self._end_term()
             self._sit(None, None)
         if not self._is_leaving and not await self._is_registered():

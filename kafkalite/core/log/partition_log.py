@@ -286,13 +286,13 @@ class PartitionLog(ReadableLog):
         try:
             if self._segments.must_roll(len(records), last_offset, max_timestamp, now_ms):
                 segment = self.roll(now_ms)
-            if leader_epoch > self.epochs.latest:
-                self.epochs.assign(leader_epoch, base_offset)
             size, interval_bytes = segment.log.size_bytes, self._place.config.index_interval_bytes
             try:
                 segment.append(records, last_offset, max_timestamp, interval_bytes)
             except OSError as error:
                 self._undo(segment, size, error)
+            if leader_epoch > self.epochs.latest:  # an epoch without records parts from all others
+                self.epochs.assign(leader_epoch, base_offset)
             self.log_end_offset = last_offset + 1
             if header.producer_id >= 0:
                 aborted = self.producers.replay(header, base_offset, max_timestamp, records)

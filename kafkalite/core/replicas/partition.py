@@ -235,6 +235,7 @@ class Partition:
         if leader is None or leader.high_watermark <= log.high_watermark:
             return Change(False, outcome.effects) if outcome.effects else NO_CHANGE
         log.high_watermark = leader.high_watermark
+        self.grew(0)  # followers are told the high watermark, though nothing may be appended
         return Change(True, outcome.effects)
 
     # -- readers

@@ -153,6 +153,58 @@ def test_consumers_do_not_see_what_a_follower_lacks(start: Start) -> None:
     asyncio.run(story())
 
 
+def test_followers_hear_of_a_high_watermark_to_which_another_has_raised_it(start: Start) -> None:
+    """Without an append after it, too: the follower may lead next, or serve consumers."""
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            await led(running, *REPLICAS)
+            first, second = [Follower(running, await running.connect(), node) for node in (2, 3)]
+            await peer.produce("t", b"a", acks=1)
+            for follower in (first, second):
+                assert ends_of(await follower.fetch(0)) == [1]
+            data = await first.fetch(1, last=1)
+            assert data is None, "the second has not fetched yet, so nothing is news"
+            data = await second.fetch(1, last=1)
+            assert data is not None
+            assert data.high_watermark == 1
+            data = await first.fetch(None)
+            assert data is not None
+            assert data.high_watermark == 1
+
+    asyncio.run(story())
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_what_was_committed(start: Start) -> None:
+    """The end that clients know must not go back (KIP-207)."""
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            await led(running, 1, 2, epoch=1)
+            follower = Follower(running, await running.connect(), 2)
+            await peer.produce("t", b"a", acks=1)
+            await led(running, 1, 2, epoch=2, at=2)
+
+            async def end(version: int, timestamp: int = -1) -> tuple[ErrorCode, int]:
+                wanted = (ListOffsetsTopic("t", (ListOffsetsPartition(0, timestamp=timestamp),)),)
+                (topic,) = (await peer.ask(ListOffsetsRequest(-1, 0, wanted), version)).topics
+                return topic.partitions[0].error_code, topic.partitions[0].offset
+
+            assert await end(9) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+            assert await end(4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            assert await end(9, timestamp=1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+            assert await end(9, timestamp=-2) == (ErrorCode.NONE, 0)
+            await follower.fetch(1, epoch=2, last=1)
+            assert await end(9) == (ErrorCode.NONE, 1)
+            assert (await end(9, timestamp=1))[0] is ErrorCode.NONE
+
+    asyncio.run(story())
+
+
 def test_a_follower_learns_where_its_log_parts_from_the_leaders(start: Start) -> None:
     async def story() -> None:
         async with start() as running:

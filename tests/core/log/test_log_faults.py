@@ -197,6 +197,19 @@ def test_a_log_that_failed_for_want_of_room_is_opened_again(
     assert LogStore(memory.after_crash(Random(1))).was_clean_shutdown
 
 
+def test_a_write_that_fails_begins_no_leader_epoch(memory: MemoryStorage, batch: MakeBatch) -> None:
+    """An epoch without records parts from every other log, and nothing can be cut to mend it: the
+    follower that had it asked for ever."""
+    log = LogStore(memory).open(ORDERS, ID, CONFIG, at(1_000))
+    log.append_as_leader(batch(1), 0, 1_000)
+    memory.fail("append", errno.ENOSPC)
+    with pytest.raises(ApiError, match="ENOSPC"):
+        log.append_as_leader(batch(1), 2, 1_000)
+    assert log.latest_epoch == 0
+    assert log.append_as_leader(batch(1), 2, 1_000).base_offset == 1
+    assert log.latest_epoch == 2
+
+
 # ---- all logs of a directory -------------------------------------------------------------------
 
 

@@ -1,0 +1,432 @@
+"""What may happen to a replicated cluster, several things at a time, and never too many.     [IO]
+
+    faults = Faults(cluster, works)
+    faults.live(20)        twenty times something begins or ends
+    faults.heal()          all ends; every replica is in sync again
+
+Brokers are killed, stopped, paused, cut off from others, from clients or from the coordination;
+sessions expire, answers of the coordination get lost, its server goes away; disks fill up. Of these
+any number may happen at once: they lose nothing.
+
+A broker that loses its disk, or the tail of its logs, is another matter. Replicas do not wait for
+their disks, so min.insync.replicas = 2 promises that one may. So it happens where, of each
+partition, another member of the in-sync set is sound, and nothing else happens to the others until
+the controller has written what follows from it. From then on the broker has to fetch before it
+counts again, and the others may suffer.
+
+Owns   what is going on, and what may be lost.
+Never  leaves a broker away for good: what ends by itself is started again.
+Fails  with Stuck where the cluster does not heal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafkalite.core.cluster.image import PartitionImage
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import KafkaliteError
+from kafkalite.node import Node
+from kafkalite.testing.cluster import ReplicatedCluster
+from kafkalite.testing.event_loop import NS
+from kafkalite.testing.workload import Workload
+
+PAUSES: Final = (0.01, 0.3, 2, 4)  # seconds, at most, between two events
+STANDING_MAX: Final = 5
+CHANGES_MAX: Final = 300  # of a disk until its machine loses power
+HEAL_SECONDS: Final = 300
+SLOW_BYTES_PER_SECOND: Final = 5_000
+
+STALE_SECONDS: Final = 5  # until a broker that was cut off has heard what happened meanwhile
+MAKE_STALE: Final = frozenset({"pause", "isolate", "cut"})
+
+Way = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Something that goes on until `end` is called. `brokers` are those that suffer."""
+
+    name: str
+    end: Callable[[], None]
+    began: float  # in the world's seconds
+    brokers: frozenset[int] = frozenset()
+    ways: frozenset[Way] = frozenset()  # that are cut
+
+
+class Faults:
+    """The troubles of one cluster and its clients."""
+
+    def __init__(self, cluster: ReplicatedCluster, works: Sequence[Workload]) -> None:
+        self.cluster, self.works = cluster, works
+        for work in works:
+            work.history.staleness = STALE_SECONDS
+        self.random = cluster.random
+        self.standing: list[Standing] = []
+        self.counts: dict[str, int] = {}  # how often each has begun
+        self._starting: list[asyncio.Task[Node]] = []
+        self._armed: set[int] = set()  # whose machines are about to lose power
+        self._losing: int | None = None  # it lacks what it had, and may still count
+
+    # ---- the life of a cluster -----------------------------------------------------------------
+
+    def live(self, events: int) -> None:
+        """So often something begins or ends."""
+        for _ in range(events):
+            self.pass_seconds(self.random.choice(PAUSES) * self.random.random())
+            if self.standing and self.random.random() < len(self.standing) / STANDING_MAX:
+                self._end(self.random.choice(self.standing))
+            else:
+                name = self.random.choice(FAULTS)
+                if getattr(self, name)():
+                    self.counts[name] = self.counts.get(name, 0) + 1
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Lets time pass. Processes that end are started again, machines lose their power."""
+        time = self.cluster.world.time
+        until_ns = time.now_ns + round(seconds * NS)
+        while time.now_ns < until_ns:
+            self._look()
+            self.cluster.run(lambda: time.now_ns >= until_ns or self._is_due(), seconds + 1)
+        self._look()
+
+    def heal(self) -> None:
+        """Everything ends; returns once every replica is in sync."""
+        while self.standing:
+            self._end(self.standing[0])
+        for node_id in tuple(self._armed):
+            self._power_off(node_id)
+            self._end(self.standing[0])
+        for broker in self.cluster.brokers.values():
+            broker.storage.spare()
+        until = self.cluster.seconds + HEAL_SECONDS
+        while not self.is_whole():
+            if self.cluster.seconds >= until:
+                self.cluster.run(self.is_whole, 0)  # which says so
+            self.pass_seconds(0.5)
+
+    def is_whole(self) -> bool:
+        """Whether all brokers run, and all replicas are in sync."""
+        if any(broker.node is None for broker in self.cluster.brokers.values()):
+            return False
+        partitions = self._partitions()
+        return all({*each.in_sync_replicas} == {*each.replicas} for _, each in partitions)
+
+    # ---- brokers -------------------------------------------------------------------------------
+
+    def kill(self) -> bool:
+        """SIGKILL; the disk is as it was."""
+        node_id = self._victim()
+        if node_id is None:
+            return False
+        self.cluster.kill(node_id)
+        self._armed.discard(node_id)
+        self._away(node_id)
+        return True
+
+    def crash(self) -> bool:
+        """The machine loses power: now, or in the midst of a change of its disk."""
+        node_id = self._victim()
+        if node_id is None or not self._may_lose(node_id):
+            return False
+        self._losing = node_id
+        if self.random.random() < 0.5:
+            self._power_off(node_id)
+            return True
+        changes, share = self.random.randint(1, CHANGES_MAX), self.random.random()
+        self.cluster.note(f"broker-{node_id} loses power in {changes} changes")
+        self.cluster.brokers[node_id].storage.crash_after(changes, share=share)
+        self._armed.add(node_id)
+        return True
+
+    def lose_disk(self) -> bool:
+        """The process is killed, and its disk is another when it starts again."""
+        node_id = self._victim()
+        if node_id is None or not self._may_lose(node_id):
+            return False
+        self._losing = node_id
+        self.cluster.kill(node_id)
+        self.cluster.lose_disk(node_id)
+        self._away(node_id)
+        return True
+
+    def stop(self) -> bool:
+        """SIGTERM, and SIGKILL if it takes longer than the fault."""
+        node_id = self._victim()
+        if node_id is None or self.cluster.brokers[node_id].node is None or node_id in self._armed:
+            return False
+        self.cluster.begin_stop(node_id)
+
+        def end() -> None:
+            if self.cluster.brokers[node_id].is_running and not self.cluster.end_stop(node_id):
+                self.cluster.kill(node_id)
+            self.cluster.start(node_id)
+
+        self._begin("stop", end, {node_id})
+        return True
+
+    def pause(self) -> bool:
+        """SIGSTOP, and SIGCONT."""
+        node_id = self._victim()
+        if node_id is None:
+            return False
+        self.cluster.pause(node_id)
+        self._begin("pause", lambda: self.cluster.go_on(node_id), {node_id})
+        return True
+
+    def fill_disk(self) -> bool:
+        """Some appends find a full disk."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        self.cluster.note(f"broker-{node_id}'s disk is full")
+        self.cluster.brokers[node_id].storage.fail("append", times=self.random.randint(1, 20))
+        return True
+
+    # ---- the network ---------------------------------------------------------------------------
+
+    def isolate(self) -> bool:
+        """Cuts a broker off: from all, or from brokers alone, or one way."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        name = self.cluster.brokers[node_id].name
+        brokers = [broker.name for broker in self.cluster.brokers.values()]
+        others = self.random.choice((self.cluster.names(), brokers))
+        kind = self.random.choice(("both", "both", "out", "in"))
+        out = {(name, other) for other in others if other != name}
+        back = {(other, name) for name, other in out}
+        ways = frozenset((out if kind != "in" else set()) | (back if kind != "out" else set()))
+        loses = self.random.random() < 0.3
+        with_coordination = kind == "both" and self.random.random() < 0.5
+        self.cluster.note(f"cut {name} {kind} {len(ways)} {loses} {with_coordination}")
+        for way in sorted(ways):
+            self.cluster.world.network.cut(*way, loses=loses)
+        if with_coordination:
+            self.cluster.server.cut(name)
+
+        def end() -> None:
+            self.cluster.note(f"heal {name}")
+            kept = {way for each in self.standing for way in each.ways}
+            self.cluster.world.network.heal(ways - kept)
+            if with_coordination:
+                self.cluster.server.restore(name)
+
+        self._begin("isolate", end, {node_id}, ways)
+        return True
+
+    def cut_off_coordination(self) -> bool:
+        """Nothing passes between a broker and the coordination."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        name = self.cluster.brokers[node_id].name
+        self.cluster.server.cut(name)
+        self._begin("cut", lambda: self.cluster.server.restore(name), {node_id})
+        return True
+
+    def reset(self) -> bool:
+        """All connections of a broker break once."""
+        name = self.cluster.brokers[self._one()].name
+        self.cluster.note(f"reset {name}")
+        for other in self.cluster.names():
+            if other != name:
+                self.cluster.world.network.reset(name, other)
+        return True
+
+    def slow(self) -> bool:
+        """What a broker sends takes its time."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        name, network = self.cluster.brokers[node_id].name, self.cluster.world.network
+        ways = [(name, other) for other in self.cluster.names() if other != name]
+        self.cluster.note(f"slow {name}")
+        for way in ways:
+            network.slow(*way, SLOW_BYTES_PER_SECOND)
+
+        def end() -> None:
+            self.cluster.note(f"fast {name}")
+            for way in ways:
+                network.slow(*way, None)
+
+        self._begin("slow", end, {node_id})
+        return True
+
+    # ---- the coordination ----------------------------------------------------------------------
+
+    def expire(self) -> bool:
+        """A session ends, though its broker lives."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        self.cluster.server.expire(self.cluster.brokers[node_id].name)
+        return True
+
+    def lose_answers(self) -> bool:
+        """Writes to the coordination are done or not, and nobody hears of it."""
+        server = self.cluster.server
+        if server.lost_answers:
+            return False
+        server.lost_answers = self.random.choice((0.1, 0.5))
+
+        def end() -> None:
+            server.lost_answers = 0.0
+
+        self._begin("lost answers", end)
+        return True
+
+    def stop_coordination(self) -> bool:
+        """Its server is gone for a while."""
+        if any(each.name == "coordination" for each in self.standing):
+            return False
+        self.cluster.server.stop()
+        self._begin("coordination", self.cluster.server.start)
+        return True
+
+    # ---- clients -------------------------------------------------------------------------------
+
+    def kill_client(self) -> bool:
+        """A client is killed, and another takes its place."""
+        self.random.choice(self.works).kill_one()
+        return True
+
+    # ---- what may happen -----------------------------------------------------------------------
+
+    def _one(self) -> int:
+        return self.random.choice(list(self.cluster.brokers))
+
+    def _spared(self) -> int | None:
+        """A broker that may suffer, if the one that chance finds may."""
+        node_id = self._one()
+        return node_id if self._losing in (None, node_id) else None
+
+    def _victim(self) -> int | None:
+        """One whose process runs, and neither stops nor is paused."""
+        node_id = self._spared()
+        if node_id is None:
+            return None
+        broker = self.cluster.brokers[node_id]
+        is_there = broker.host is not None and not broker.host.is_paused
+        return node_id if is_there and broker.stopping is None else None
+
+    def _may_lose(self, node_id: int) -> bool:
+        """Whether of each partition another member of the in-sync set is sound and will stay."""
+        if self._losing is not None:
+            return False
+        suffering = {each for standing in self.standing for each in standing.brokers}
+        sound = self.cluster.brokers.keys() - suffering - {node_id}
+        return all(
+            any(
+                node_id not in image.in_sync_replicas
+                or (node in image.in_sync_replicas and self._stays(node, where, image))
+                for node in sound
+            )
+            for where, image in self._partitions()
+        )
+
+    def _stays(self, node_id: int, where: TopicPartition, image: PartitionImage) -> bool:
+        """Whether a broker's start is accounted for, and no leader asks to be rid of it."""
+        truth = self.cluster.truth()
+        registered, broker = truth.brokers.get(node_id), self.cluster.brokers[node_id]
+        if broker.node is None or registered is None or node_id in self._armed:
+            return False
+        if truth.settled_epochs.get(node_id) != registered.epoch:
+            return False
+        for other in self.cluster.brokers.values():
+            found = None if other.node is None else other.node.broker.partitions.find(*where)
+            leader = None if found is None else found.replication.leader
+            asked = None if leader is None else leader.asked
+            if asked is not None and node_id not in asked.node_ids:
+                return False
+        return True
+
+    def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
+        return [
+            (TopicPartition(topic.name, number), image)
+            for topic in self.cluster.truth().topics.values()
+            for number, image in enumerate(topic.partitions)
+        ]
+
+    def _is_settled(self, node_id: int) -> bool:
+        """Whether the controller has written what follows from a loss: the broker counts nowhere,
+        or as its new start."""
+        truth = self.cluster.truth()
+        registered = truth.brokers.get(node_id)
+        if registered is not None:
+            broker = self.cluster.brokers[node_id]
+            started = broker.node is not None and broker.node.broker.broker_epoch
+            is_settled = truth.settled_epochs.get(node_id) == registered.epoch == started
+            if not is_settled:
+                return False
+        elif any(node_id in image.in_sync_replicas for _, image in self._partitions()):
+            return False
+        return True
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        name: str,
+        end: Callable[[], None],
+        brokers: set[int] | None = None,
+        ways: frozenset[Way] = frozenset(),
+    ) -> None:
+        began = self.cluster.seconds
+        self.standing.append(Standing(name, end, began, frozenset(brokers or ()), ways))
+
+    def _end(self, standing: Standing) -> None:
+        self.standing.remove(standing)
+        standing.end()
+        if standing.name in MAKE_STALE:
+            for work in self.works:
+                work.history.stale.append((standing.began, self.cluster.seconds + STALE_SECONDS))
+
+    def _away(self, node_id: int) -> None:
+        """A broker is gone until its fault ends."""
+        self._begin("away", lambda: self.cluster.start(node_id), {node_id})
+
+    def _power_off(self, node_id: int) -> None:
+        self._armed.discard(node_id)
+        self.standing = [
+            each for each in self.standing if each.name != "pause" or node_id not in each.brokers
+        ]
+        self.cluster.crash(node_id)
+        self._away(node_id)
+
+    def _is_due(self) -> bool:
+        """Whether a machine has lost power, or a start has ended: asked before each turn."""
+        brokers = self.cluster.brokers
+        for node_id in self._armed:
+            if brokers[node_id].storage.is_without_power:
+                return True
+        return any(starting.done() for starting in self._starting)
+
+    def _look(self) -> None:
+        brokers = self.cluster.brokers
+        for node_id in sorted(self._armed):
+            if brokers[node_id].storage.is_without_power:
+                self._power_off(node_id)
+        for node_id, broker in brokers.items():
+            starting = broker.starting
+            if starting is not None and starting.done() and broker.node is None:
+                error = starting.exception()
+                if not isinstance(error, KafkaliteError):
+                    self.cluster.defects.append(f"{broker.name} does not start: {error!r}")
+                self.cluster.kill(node_id)
+                self.cluster.start(node_id)
+        tasks = [each.starting for each in brokers.values() if each.starting is not None]
+        self._starting = [task for task in tasks if not task.done()]
+        losing = self._losing
+        if losing is not None and losing not in self._armed and self._is_settled(losing):
+            self._losing = None
+
+
+FAULTS: Final = (
+    "kill", "kill", "crash", "crash", "lose_disk", "stop", "pause", "pause", "fill_disk",
+    "isolate", "isolate", "cut_off_coordination", "reset", "slow", "expire", "lose_answers",
+    "stop_coordination", "kill_client",
+)  # fmt: skip
