@@ -13,7 +13,7 @@ Fails  with SerdeError, whose index is the first record that cannot be read, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -23,7 +23,12 @@ from kafkalite.columnar.json_columns import row_reader, unframed
 from kafkalite.core.arrow import binary
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
-from kafkalite.serde.avro_codec import AvroCodec, SubjectStrategy
+from kafkalite.serde.avro_codec import (
+    FORM_RECORDS,
+    AvroCodec,
+    SubjectStrategy,
+    has_one_header,
+)
 from kafkalite.serde.avro_schema import parse_schema
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.json import json
@@ -139,7 +144,29 @@ class AvroValues:
         return self._column.arrow
 
     def arrow(self, topic: str, column: Sequence[bytes | None]) -> pa.Array:
-        """A struct of each record."""
+        """A struct of each record. Where the writer's schema changes, all but the records around
+        the change are read natively.
+        """
+        parts = list(self._parts(topic, column, 0))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _parts(self, topic: str, column: Sequence[bytes | None], first: int) -> Iterator[pa.Array]:
+        """The column in halves of halves, until a part has one schema or is short. `first` is the
+        place of its first record.
+        """
+        if len(column) >= 2 * FORM_RECORDS and not has_one_header(column):
+            middle = len(column) // 2
+            yield from self._parts(topic, column[:middle], first)
+            yield from self._parts(topic, column[middle:], first + middle)
+            return
+        try:
+            yield self._array(topic, column)
+        except SerdeError as error:
+            if error.index is not None:
+                error.index += first
+            raise
+
+    def _array(self, topic: str, column: Sequence[bytes | None]) -> pa.Array:
         values = self._codec.deserialize(topic, column)
         if isinstance(values, ArrowForm):
             found = fitted(values.arrow(), self.type)

@@ -343,14 +343,32 @@ class AvroCodec:
         return writer.schema if known is None else known.schema
 
 
-def _headers(column: Sequence[bytes | None]) -> set[bytes]:
-    """The headers of a column's records."""
+def has_one_header(column: Sequence[bytes | None]) -> bool:
+    """Whether all records of a column have one header, so one schema. False also for a column that
+    native code finds no header in: it has none, or a record that is too short for one.
+    """
+    if NATIVE:
+        return _common_header(column) is not None
+    return len(_all_headers(column)) < 2
+
+
+def _common_header(column: Sequence[bytes | None]) -> bytes | None:
+    """The header that all records have, if native code finds one."""
+    head: bytes | None = None
     if NATIVE and isinstance(column, Spans):
         head = common_head_of_spans(column.data, column.starts, column.ends, HEADER_BYTES)
-    else:
-        head = common_head(column, HEADER_BYTES) if NATIVE else None
-    if head is not None:
-        return {head}
+    elif NATIVE:
+        head = common_head(column, HEADER_BYTES)
+    return head
+
+
+def _headers(column: Sequence[bytes | None]) -> set[bytes]:
+    """The headers of a column's records."""
+    head = _common_header(column)
+    return _all_headers(column) if head is None else {head}
+
+
+def _all_headers(column: Sequence[bytes | None]) -> set[bytes]:
     return {data[:HEADER_BYTES] for data in column if data is not None}
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from kafkalite.columnar import formats
 from kafkalite.columnar.decoding import Decoder, OnError
 from kafkalite.columnar.formats import (
     AvroValues,
@@ -25,6 +26,7 @@ from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns, Windowed
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde import SerdeContext, avro, string, windowed
+from kafkalite.serde.avro_columns import NATIVE
 from kafkalite.serde.registry import MemoryRegistry
 
 MANY = 2_000  # beyond which native code reads a column
@@ -89,6 +91,32 @@ def test_avro_is_the_same_natively_and_by_objects(
     assert at_once[7].as_py()["item"] == "item-7"
     assert values.type.field("kind").type == pa.string()
     assert values.type.field("hour").type == pa.int32()
+
+
+def test_only_records_around_a_change_of_the_schema_are_read_as_objects(
+    registry: MemoryRegistry, orders: list[bytes | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = ORDER | {"fields": [*ORDER["fields"], {"name": "n", "type": "int", "default": 7}]}
+    codec = avro(schema=newer).open(SerdeContext(registry))
+    mixed = orders + list(codec.serialize("t", [order(i) | {"n": i} for i in range(1_100)]))
+    mixed[5] = None
+    values = AvroValues(json.dumps(newer), registry)
+    apart = [decoded(values, rows_of(mixed[i : i + 10])) for i in range(0, len(mixed), 10)]
+    as_objects: list[int] = []
+    array_of = formats.array_of
+
+    def counted(values: Any, kind: pa.DataType) -> pa.Array:
+        as_objects.append(len(values))
+        return array_of(values, kind)
+
+    monkeypatch.setattr(formats, "array_of", counted)
+    array = decoded(values, rows_of(mixed))
+    assert array.equals(pa.concat_arrays(apart))
+    assert 0 < sum(as_objects) < (2_000 if NATIVE else len(mixed) + 1), "of 3,100 records"
+    damaged = MANY + 1_000
+    mixed[damaged] = (mixed[damaged] or b"")[:7]
+    with pytest.raises(SerdeError, match=rf"^t-3 offset {100 + damaged}: avro cannot read"):
+        decoded(values, rows_of(mixed))
 
 
 def test_some_fields_alone_are_decoded(
