@@ -25,6 +25,7 @@ from typing import IO, Final
 
 from kafkalite.errors import BrokerUnavailable
 
+SIGNATURE: Final = "kafkalite: "  # before the error with which a command ends
 READY: Final = "kafkalite is ready at "
 READY_SECONDS_MAX: Final = 60.0  # after a crash the child first reads what is not known to be whole
 REGISTRY: Final = re.compile(r"\S+ \(schema registry at (\S+), ")
@@ -97,7 +98,7 @@ class EmbeddedBroker:
         else:
             why = f"it ended with code {self._process.wait()}"
         self.close()
-        said = f": {self._stderr[-1]}" if self._stderr else ""
+        said = f": {self._stderr[-1].removeprefix(SIGNATURE)}" if self._stderr else ""
         raise BrokerUnavailable(f"the embedded broker did not start, {why}{said}")
 
     @property

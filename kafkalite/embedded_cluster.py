@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Final
 
 from kafkalite.embedded import READY_SECONDS_MAX, EmbeddedBroker
 from kafkalite.embedded_zookeeper import ZooKeeper
-from kafkalite.errors import ConfigError, DataDirectoryInUse, StorageError
+from kafkalite.errors import BrokerUnavailable, ConfigError, DataDirectoryInUse, StorageError
 
 BROKERS: Final = 3
 REPLICAS: Final = 3  # of topics that do not ask for another number, where there are so many brokers
@@ -93,6 +94,7 @@ class EmbeddedCluster:
         self._listen = _addresses(listen, brokers)
         self._brokers: dict[int, EmbeddedBroker] = {}
         self._lock = _lock(self.data_dir)
+        self._turn, self._is_closing = threading.Lock(), False  # of whoever starts a child
         self.zookeeper: ZooKeeper | None = None
         try:
             self.zookeeper = ZooKeeper(self.data_dir / "zookeeper")
@@ -159,6 +161,15 @@ class EmbeddedCluster:
         self._running(node_id).kill()
         del self._brokers[node_id]
 
+    def start_zookeeper(self) -> None:
+        """Starts ZooKeeper again, at its address, after it died or was killed."""
+        assert self.zookeeper is not None
+        with self._turn:
+            self._check_open()
+            self.zookeeper.close()  # what is left of the dead one
+            self.zookeeper.start(is_waited_for=False)
+        self.zookeeper.wait_until_serving()
+
     def pause(self, node_id: int) -> None:
         """Stops a broker as SIGSTOP does: its connections stay, and it answers nobody."""
         self._running(node_id).pause()
@@ -168,7 +179,9 @@ class EmbeddedCluster:
         self._running(node_id).go_on()
 
     def close(self) -> None:
-        """Stops the brokers one after the other, then ZooKeeper."""
+        """Stops the brokers one after the other, then ZooKeeper; none starts again."""
+        with self._turn:
+            self._is_closing = True
         try:
             for node_id in self.node_ids:
                 self.stop(node_id)
@@ -197,26 +210,37 @@ class EmbeddedCluster:
                 done.result()
 
     def _spawn(self, node_id: int) -> EmbeddedBroker:
-        if self.is_running(node_id):
-            raise ConfigError(f"broker {node_id} of {self.data_dir} runs already")
+        with self._turn:
+            self._check_open()
+            if self.is_running(node_id):
+                raise ConfigError(f"broker {node_id} of {self.data_dir} runs already")
+            broker = self._brokers[node_id] = self._new(node_id)
+        return broker
+
+    def _new(self, node_id: int) -> EmbeddedBroker:
         assert self.zookeeper is not None
         settings = {"zookeeper.connect": self.zookeeper.address, "broker.id": str(node_id)}
         if rack := self._racks.get(node_id):
             settings["broker.rack"] = rack
         on_log, name = self._on_log, f"broker {node_id}"
-        broker = EmbeddedBroker(
+        return EmbeddedBroker(
             self.data_dir / f"broker-{node_id}",
             listen=self._listen[node_id],
             overrides=self._settings | settings,
             is_waited_for=False,
             on_log=None if on_log is None else lambda line: on_log(name, line),
         )
-        self._brokers[node_id] = broker
-        return broker
 
     def _wait_for(self, broker: EmbeddedBroker, node_id: int) -> None:
-        broker.wait_until_ready(self._ready_seconds_max)
+        try:
+            broker.wait_until_ready(self._ready_seconds_max)
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(f"broker {node_id}: {error}") from error
         self._listen[node_id] = broker.bootstrap_servers
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise ConfigError(f"the cluster in {self.data_dir} stops")
 
     def _known(self, node_id: int) -> int:
         if node_id not in self._listen:

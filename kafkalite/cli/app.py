@@ -19,6 +19,7 @@ from kafkalite.cli.options import examples, program
 
 GROUPS: Final = {  # groups of commands, each a Typer called `cli` in its module
     "server": "kafkalite.cli.server",
+    "cluster": "kafkalite.cli.cluster",
     "topics": "kafkalite.cli.topics",
     "groups": "kafkalite.cli.groups",
     "configs": "kafkalite.cli.configs",
@@ -32,7 +33,7 @@ COMMANDS: Final = {  # commands of their own, each a function of that name in it
     "consume": "kafkalite.cli.consume",
 }
 COMPLETION: Final = "completion"
-ORDER: Final = ("server", "topics", *COMMANDS, *GROUPS, COMPLETION)
+ORDER: Final = ("server", "cluster", "topics", *COMMANDS, *GROUPS, COMPLETION)
 COMPLETE_VAR: Final = "_KAFKALITE_COMPLETE"
 HELP: Final = "A log broker that speaks the Apache Kafka protocol, and commands for any of them."
 

@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 _MOVED: Final = "partitions: [{topic, partition, committed, new, begin, end}]"
+_PLAN: Final = (
+    "{executed, replicas_to_copy, bytes_to_copy, partitions: [{topic, partition, from, to, "
+    "copied_by, bytes}], brokers: [{id, replicas, preferred_leaders}], elections}"
+)
 _PERF: Final = "latency_ms: {p50, p95, p99, p99.9, max}, latency_samples"
 _RATES: Final = "topic, records, bytes, seconds, records_per_second"
 _PRODUCER: Final = (
@@ -22,6 +26,16 @@ SHAPES: Final = {
     "kafkalite server start": (
         "{address, listeners: {NAME: address}, registry, http, data_dir, pid}"
     ),
+    "kafkalite cluster start": "{address, brokers: [{id, address, pid}], zookeeper, data_dir, pid}",
+    "kafkalite cluster status": (
+        "{cluster_id, controller, brokers: [{id, address, rack, is_up, leaders, preferred_leaders, "
+        "replicas, out_of_sync}], topics, internal_topics, partitions, offline, under_replicated, "
+        "below_min_isr, troubles: [{topic, partition, troubles, leader, replicas, isr, min_isr}], "
+        "moves: [{topic, partition, replicas, adding, removing}]}"
+    ),
+    "kafkalite cluster move": f"{_PLAN}; with --cancel {{cancelled}}",
+    "kafkalite cluster rebalance": _PLAN,
+    "kafkalite cluster drain": _PLAN,
     "kafkalite server status": (
         "{cluster_id, controller, brokers: [{id, host, port, rack, log_dirs: [{path, error, bytes, "
         "total_bytes, usable_bytes}]}], topics, internal_topics, partitions, offline_partitions, "
@@ -30,7 +44,7 @@ SHAPES: Final = {
     "kafkalite topics list": "[{name, partitions, replication_factor, internal}]",
     "kafkalite topics describe": (
         "[{name, id, internal, partitions: [{partition, leader, leader_epoch, replicas, isr, "
-        "offline, begin, end, bytes}], configs: {NAME: {value, source}}}]"
+        "offline, state, begin, end, bytes}], configs: {NAME: {value, source}}}]"
     ),
     "kafkalite topics create": "[{name, created, exists}]",
     "kafkalite topics alter": "[{name, altered}]",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalite.cli import completing
+from kafkalite.cli.cluster_state import OFFLINE, UNDER_REPLICATED
 from kafkalite.cli.options import (
     BOOTSTRAP,
     AsJson,
@@ -142,6 +143,7 @@ async def _described(
             "replicas": list(p.replicas),
             "isr": list(p.in_sync_replicas),
             "offline": list(p.offline_replicas),
+            "state": _state(p),
             "begin": bounds.beginnings.get(tp),
             "end": bounds.ends.get(tp),
             "bytes": sizes.get(tp),
@@ -154,6 +156,13 @@ async def _described(
         "partitions": [partition(p) for p in topic.partitions],
         "configs": {c.name: _config(c) for c in sorted(shown, key=lambda c: c.name)},
     }
+
+
+def _state(partition: PartitionInfo) -> str:
+    if partition.leader_id < 0:
+        return OFFLINE
+    in_sync = len(partition.in_sync_replicas) >= len(partition.replicas)
+    return "in sync" if in_sync else UNDER_REPLICATED
 
 
 def _config(entry: ConfigEntry) -> dict[str, Any]:
@@ -183,12 +192,21 @@ def _print_topic(topic: dict[str, Any]) -> None:
     size = f", {show_bytes(sum(known))}" if known else ""
     emit(
         f"{topic['name']}: {counted(len(partitions), 'partition')}, "
-        f"{counted(records, 'offset')}{size}"
+        f"{counted(records, 'offset')}{size}{_troubles(partitions)}"
     )
     for name, config in topic["configs"].items():
         emit(f"  {name}={'' if config['value'] is None else config['value']}  ({config['source']})")
     columns = ["partition", "leader", "replicas", "isr", "offline", "begin", "end", "bytes"]
+    if _troubles(partitions):
+        columns.append("state")
     print_table(columns, [[p[c] for c in columns] for p in partitions])
+
+
+def _troubles(partitions: list[dict[str, Any]]) -> str:
+    """How many partitions are in trouble, or nothing."""
+    states = [p["state"] for p in partitions]
+    counts = {kind: states.count(kind) for kind in (OFFLINE, UNDER_REPLICATED)}
+    return "".join(f", {count} {kind}" for kind, count in counts.items() if count)
 
 
 @cli.command(

@@ -16,6 +16,11 @@ TESTS = {
         "test_cli_server.py::test_it_says_when_it_is_ready_and_stops_when_told"
     ),
     "kafkalite server status": "test_cli_topics.py::test_the_cluster_s_state",
+    "kafkalite cluster start": "test_cli_cluster.py::test_what_no_cluster_can_start_with",
+    "kafkalite cluster status": "test_cli_cluster.py::test_the_state_of_one_broker",
+    "kafkalite cluster move": "test_cli_cluster.py::test_plans_of_one_broker",
+    "kafkalite cluster rebalance": "test_cli_cluster.py::test_plans_of_one_broker",
+    "kafkalite cluster drain": "test_cli_cluster.py::test_plans_of_one_broker",
     "kafkalite topics list": "test_cli_topics.py::test_a_topic_comes_is_shown_and_goes",
     "kafkalite topics describe": "test_cli_topics.py::test_a_topic_comes_is_shown_and_goes",
     "kafkalite topics create": "test_cli_topics.py::test_a_topic_comes_is_shown_and_goes",

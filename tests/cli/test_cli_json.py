@@ -56,6 +56,8 @@ def test_documents_have_the_fields_that_are_told(
     assert described["configs"]["retention.ms"] == {"value": "100000000", "source": "TOPIC"}
     ask("topics", "list")
     ask("server", "status")
+    ask("cluster", "status")
+    ask("cluster", "rebalance", flags=("--dry-run",))
     ask("configs", "describe", "topic", topic, flags=("--synonyms", "--documentation"))
     ask("configs", "alter", "topic", topic, flags=("--unset", "retention.ms"))
     ask("transactions", "producers", topic)

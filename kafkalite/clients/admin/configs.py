@@ -9,7 +9,7 @@ Source KIP-133, KIP-226 (dynamic settings), KIP-339 (incremental), KIP-569 (type
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from kafkalite.core.protocol.configs import (
 )
 
 EVERY_BROKER: Final = ""  # the name of the resource whose settings all brokers fall back to
+RESOURCES_AT_ONCE: Final = 100  # described by one request
 NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -125,11 +126,12 @@ class ConfigCalls(AdminCalls):
         """The settings called `names`, or all, of topics and brokers, with their defaults."""
         keys = None if names is None else tuple(names)
         described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
-        for resource in resources:
-            asked = DescribeConfigsResource(resource.resource_type, resource.name, keys)
-            request = DescribeConfigsRequest((asked,), synonyms, documentation)
-            response = await self._client.request(request, _home(resource))
+        for home, some in _at_home(resources):
+            asked = tuple(DescribeConfigsResource(r.resource_type, r.name, keys) for r in some)
+            request = DescribeConfigsRequest(asked, synonyms, documentation)
+            response = await self._client.request(request, home)
             for result in response.results:
+                resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
                 raise_for([(str(resource), result.error_code, result.error_message)])
                 described[resource] = {entry.name: _entry(entry) for entry in result.configs}
         return described
@@ -165,6 +167,18 @@ class ConfigCalls(AdminCalls):
             request,
             lambda r: [(str(resource), t.error_code, t.error_message) for t in r.responses],
         )
+
+
+def _at_home(
+    resources: Iterable[ConfigResource],
+) -> Iterator[tuple[int | None, list[ConfigResource]]]:
+    """The resources of one request each, with the broker to ask."""
+    by_home: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        by_home.setdefault(_home(resource), []).append(resource)
+    for home, some in by_home.items():
+        for first in range(0, len(some), RESOURCES_AT_ONCE):
+            yield home, some[first : first + RESOURCES_AT_ONCE]
 
 
 def _home(resource: ConfigResource) -> int | None:
