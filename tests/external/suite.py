@@ -79,7 +79,12 @@ class Suite:
     excluded: Mapping[str, str]  # a test, and why it is not run
     settings: Mapping[str, str] = field(default_factory=dict)  # of our broker
     listen: str = "127.0.0.1:0"  # where ours does
+    excluded_in_cluster: Mapping[str, str] = field(default_factory=dict)  # of several brokers
     recipe: int = 1  # raised when `fetch` makes something else of the same version
+
+    def excluded_on(self, target: Target) -> Mapping[str, str]:
+        """The tests that are not run there, and why."""
+        return {**self.excluded, **(self.excluded_in_cluster if target.others else {})}
 
     @property
     def missing_programs(self) -> list[str]:
