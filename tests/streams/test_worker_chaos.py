@@ -26,6 +26,7 @@ from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
+from kafkalite.embedded_cluster import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
 
@@ -175,3 +176,20 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path) ->
                 run.await_more()
                 run.catch_up()
                 run.check()
+
+
+@pytest.mark.timeout(300)
+def test_brokers_of_a_cluster_that_die_one_after_the_other_cost_nothing(tmp_path: Path) -> None:
+    """The application goes on while each is away: topics, offsets and transactions have three
+    replicas."""
+    with (
+        EmbeddedCluster(tmp_path) as cluster,
+        running(cluster.bootstrap_servers, "replicated", "exactly_once", workers=2) as run,
+    ):
+        for node_id in cluster.node_ids:
+            run.send()
+            cluster.kill(node_id)
+            run.await_more()
+            cluster.start(node_id)
+        run.catch_up()
+        run.check()
