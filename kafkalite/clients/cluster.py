@@ -17,11 +17,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, TypeVar
 
+from kafkalite.clients.asking import (
+    CONNECTED_LOOK_MS,
+    UNCONNECTED_LOOK_MS,
+    first_answer,
+    unless_moved,
+)
 from kafkalite.clients.lifetime import Lifetime
 from kafkalite.clients.metadata import NO_LEADER, Cluster, TopicInfo, merge
 from kafkalite.clients.ports import MACHINE, ClientPorts
@@ -73,6 +87,7 @@ class Slot:
     connecting: asyncio.Task[BrokerConnection] | None = None
     retry_at: float = 0
     trouble: str = ""  # what came of the first attempt since the last that succeeded
+    is_silent: bool = False  # others were asked, as it did not answer
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one attempt at a time
 
     @property
@@ -213,13 +228,23 @@ class Client(Lifetime):
 
     async def connect_any(self) -> BrokerConnection:
         """A connection to whichever broker answers; the bootstrap servers are asked last."""
+        return (await self._open_one(self._slots_of_all()))[1]
+
+    def _slots_of_all(self) -> list[Slot]:
+        """All brokers' slots: connected ones first, and those that were silent last."""
         nodes = [(node.host, node.port) for node in self.cluster.nodes.values()]
         self.random.shuffle(nodes)
         slots = [self._slot(a, CONTROL) for a in dict.fromkeys([*nodes, *self._bootstrap])]
+        slots.sort(key=lambda slot: (slot.is_silent, slot.open is None))
+        return slots
+
+    async def _open_one(self, slots: Sequence[Slot]) -> tuple[Slot, BrokerConnection]:
+        """The first of these that is connected, or comes to be."""
         for slot in slots:
             if slot.open is not None:
-                return slot.open
-        return await self._connect_until(slots)
+                return slot, slot.open
+        connection = await self._connect_until(slots)
+        return next(slot for slot in slots if slot.connection is connection), connection
 
     def _slot(self, address: Address, lane: str) -> Slot:
         slot = self._slots.get((address, lane))
@@ -348,17 +373,35 @@ class Client(Lifetime):
         self._forget_addresses()
         return self.cluster
 
-    async def _ask_anyone(self, message: Request[R]) -> R:
-        """Asks brokers until one answers. BrokerUnavailable once none of them can be reached."""
+    async def _ask_anyone(self, message: Request[R], but: Address | None = None) -> R:
+        """Asks brokers until one answers, but that at an address. BrokerUnavailable once none of
+        them can be reached."""
         until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
-            connection = await self.connect_any()
+            left = [slot for slot in self._slots_of_all() if slot.address != but]
+            count = len(left)
+
+            def attempt() -> Coroutine[Any, Any, R] | None:
+                nonlocal count
+                count -= 1
+                return self._ask_one(message, left) if count >= 0 and left else None  # noqa: B023
+
             try:
-                return await connection.submit(message)
+                return await first_answer(attempt)
             except BrokerUnavailable as error:
-                if self._closed or self._now() > until:
+                if self._closed or self._now() > until or not count:
                     raise
-                log.debug("%s, asking another broker", error)
+                log.debug("%s, asking the brokers again", error)
+
+    async def _ask_one(self, message: Request[R], left: list[Slot]) -> R:
+        """Asks one of the brokers that are `left`, which it is taken from."""
+        slot, connection = await self._open_one(left)
+        if slot in left:
+            left.remove(slot)
+        slot.is_silent = True
+        answer = await connection.submit(message)
+        slot.is_silent = False
+        return answer
 
     def _forget_addresses(self) -> None:
         """Closes connections to where no broker lives any more."""
@@ -405,9 +448,12 @@ class Client(Lifetime):
         what = f"coordinator of {KEY_KINDS[kind]} {key}"
         return await self.retrying(what, lambda: self._find_coordinator(key, kind, what))
 
-    async def _find_coordinator(self, key: str, kind: int, what: str) -> int:
+    async def _find_coordinator(
+        self, key: str, kind: int, what: str, but: Node | None = None
+    ) -> int:
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=(key,))
-        code, why, node = _coordinator_in(await self._ask_anyone(request))
+        address = None if but is None else (but.host, but.port)
+        code, why, node = _coordinator_in(await self._ask_anyone(request, address))
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"{what}, {why}" if why else what)
         nodes = {**self.cluster.nodes, node.node_id: node}
@@ -426,14 +472,31 @@ class Client(Lifetime):
     ) -> R:
         """Asks the coordinator of a key. The answer's error codes are the caller's.
 
-        If the coordinator is out of reach, the next call looks it up again.
+        If the coordinator is out of reach, the next call looks it up again. If it is silent, other
+        brokers are asked whether it still is one: BrokerUnavailable, at once, where it is not.
         """
         node_id = await self.coordinator(key, kind)
+        connection = self.open_connection(node_id, lane)
         try:
-            return await self.request(message, node_id, lane=lane, timeout_ms=timeout_ms)
+            if connection is not None:
+                asking, look_ms = connection.submit(message, timeout_ms), CONNECTED_LOOK_MS
+            else:
+                request = self.request(message, node_id, lane=lane, timeout_ms=timeout_ms)
+                asking, look_ms = asyncio.ensure_future(request), UNCONNECTED_LOOK_MS
+            return await unless_moved(asking, lambda: self._has_moved(key, kind, node_id), look_ms)
         except BrokerUnavailable:
-            self.forget_coordinator(key, kind)
+            if self._coordinators.get((kind, key)) == node_id:
+                self.forget_coordinator(key, kind)
             raise
+
+    async def _has_moved(self, key: str, kind: int, node_id: int) -> bool:
+        """Whether the other brokers name another coordinator, which is noted then."""
+        node = self.cluster.nodes.get(node_id)
+        try:
+            await self._find_coordinator(key, kind, "coordinator", but=node)
+        except (ApiError, BrokerUnavailable):
+            return False
+        return self._coordinators.get((kind, key), node_id) != node_id
 
     def forget_controller(self) -> None:
         """The controller is out of reach; the next request for it goes to any broker."""

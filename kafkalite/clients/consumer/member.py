@@ -80,6 +80,7 @@ class GroupMember:
         self._loop = asyncio.get_running_loop()
         self._joining: asyncio.Task[None] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
+        self._beat_backoff = client.backoff()  # after heartbeats that reached no coordinator
         self.membership.polled(self._now_ms())
 
     def _now_ms(self) -> float:
@@ -240,6 +241,10 @@ class GroupMember:
         except KafkaliteError as error:
             log.warning("heartbeat to group %s: %s", self._group_id, error)
             step = Next.FIND
+        if step is Next.FIND:
+            membership.beat_again(self._beat_backoff.failed(), self._now_ms())
+        else:
+            self._beat_backoff.succeeded()
         if step is Next.FIND or membership.is_session_over(self._now_ms()):
             self._client.forget_coordinator(self._group_id)
         if membership.rejoin_needed:

@@ -372,6 +372,10 @@ class Membership:
         """Whether the coordinator has been silent for a session, and so has removed this member."""
         return now_ms - self._last_contact_ms > self.config.session_timeout_ms
 
+    def beat_again(self, pause_ms: float, now_ms: float) -> None:
+        """The last heartbeat has reached nobody who knows: the next one follows soon."""
+        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + pause_ms)
+
     def next_beat_ms(self) -> float:
         """When `beat` is due."""
         poll_end_ms = self._polled_at_ms + self.config.max_poll_interval_ms + 1

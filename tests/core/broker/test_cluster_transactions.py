@@ -12,8 +12,18 @@ from three_brokers import ThreeBrokers
 from kafkalite.clients.admin.client import NewTopic
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.core.protocol.groups import FindCoordinatorRequest
+from kafkalite.core.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+)
 from kafkalite.core.transactions.transaction import DECIDED, TransactionState
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.testing.simulation import Host
 
 SETTINGS = {
@@ -156,3 +166,143 @@ def test_a_decided_commit_is_finished_by_the_next_coordinator(place: Place) -> N
     place.kill(1)
     place.finish(committing)
     place.check()
+
+
+def test_a_decided_commit_is_finished_though_a_leader_dies(place: Place) -> None:
+    committing = place.until_decided(b"decided")
+    place.kill(2)
+    place.finish(committing)
+    place.check()
+    place.start_all()
+    place.agree()
+    place.check()
+
+
+def test_a_coordinator_that_was_paused_does_no_harm_when_it_goes_on(place: Place) -> None:
+    committing = place.until_decided(b"decided")
+    place.pause(1)
+    place.finish(committing)
+    for number in range(3):
+        place.do(place.commit(b"meanwhile-%d" % number))
+    place.go_on(1)
+    for number in range(3):
+        place.do(place.commit(b"again-%d" % number))
+    place.agree()
+    place.check()
+    assert len(place.told) == 9
+
+
+def test_a_coordinator_that_is_cut_off_does_no_harm_when_it_comes_back(place: Place) -> None:
+    committing = place.until_decided(b"decided")
+    place.isolate(1, loses=True)
+    place.server.cut("broker-1")
+    place.finish(committing)
+    for number in range(3):
+        place.do(place.commit(b"meanwhile-%d" % number))
+    place.heal()
+    place.server.restore("broker-1")
+    for number in range(3):
+        place.do(place.commit(b"again-%d" % number))
+    place.agree()
+    place.check()
+    assert len(place.told) == 9
+
+
+def test_an_open_transaction_goes_on_with_the_next_coordinator(place: Place) -> None:
+    place.do(place.commit(b"before"))
+    place.producer.begin()
+    place.do(place.send(b"open"))
+    place.kill(1)
+
+    async def go_on() -> None:
+        await place.send(b"more")
+        await place.producer.commit()
+
+    place.do(go_on())
+    place.told += [b"open", b"more"]
+    place.check()
+
+
+def test_a_transaction_whose_producer_is_gone_is_aborted_by_the_next_coordinator(
+    place: Place,
+) -> None:
+    name = place.producer._transactional_id
+    short = place.do(_started(TransactionalProducer(
+        place.client(), name, transaction_timeout_ms=8_000
+    )))  # fmt: skip
+    place.producer = short
+    place.producer.begin()
+    place.do(place.send(b"never"))
+    place.programs.kill()
+    place.programs = place.host("other programs")
+    place.kill(1)
+    place.until(lambda: place.is_stable(), 60)
+    assert place.read() == [{}, {}, {}] or place.read() == {n: [] for n in range(PARTITIONS)}
+
+
+def test_a_zombie_is_fenced_by_the_next_coordinator_too(place: Place) -> None:
+    place.do(place.commit(b"before"))
+    zombie, name = place.producer, place.producer._transactional_id
+    zombie.begin()
+    place.do(place.send(b"zombie"))
+    place.producer = place.do(_started(TransactionalProducer(place.client(), name)))
+    place.do(place.commit(b"its successor"))
+    place.kill(1)
+
+    async def try_to_commit() -> None:
+        await zombie.commit()
+
+    with pytest.raises(ApiError) as raised:
+        place.do(try_to_commit())
+    assert raised.value.error_code is ErrorCode.PRODUCER_FENCED
+    place.check()
+
+
+async def _started(producer: TransactionalProducer) -> TransactionalProducer:
+    await producer.start()
+    return producer
+
+
+def test_brokers_never_give_one_producer_id_twice(place: Place) -> None:
+    """Each has blocks of its own, whoever is the controller, and however often they restart."""
+    given: list[int] = []
+
+    def take(*node_ids: int) -> None:
+        for node_id in node_ids:
+            for _ in range(3):
+                answer = place.ask(node_id, InitProducerIdRequest(None, 1_000))
+                assert answer.error_code is ErrorCode.NONE
+                given.append(answer.producer_id)
+
+    take(1, 2, 3)
+    controller = place.controller()
+    place.kill(controller)
+    place.controller()
+    take(*place.running())
+    place.start_all()
+    place.agree()
+    take(1, 2, 3)
+    assert len(set(given)) == len(given) == 24
+
+
+def test_each_broker_lists_and_answers_for_what_it_coordinates(place: Place) -> None:
+    name = place.producer._transactional_id
+    place.do(place.commit(b"one"))
+    for node_id in (1, 2, 3):
+        answer = place.ask(node_id, ListTransactionsRequest((), ()))
+        listed = [each.transactional_id for each in answer.transaction_states]
+        assert listed == ([name] if node_id == 1 else [])
+        found = place.ask(node_id, FindCoordinatorRequest(name, 1, (name,)))
+        assert [each.node_id for each in found.coordinators] == [1]
+    nobody = AddPartitionsToTxnRequest(name, 0, 0, (AddPartitionsToTxnTopic(TOPIC, (0,)),))
+    for node_id in (2, 3):
+        answers = [
+            place.ask(node_id, EndTxnRequest(name, 0, 0, True)).error_code,
+            place.ask(node_id, InitProducerIdRequest(name, 1_000)).error_code,
+            place.ask(node_id, AddOffsetsToTxnRequest(name, 0, 0, "g")).error_code,
+            place.ask(node_id, nobody)
+            .results_by_topic_v3_and_below[0]
+            .results_by_partition[0]
+            .partition_error_code,
+        ]
+        assert answers == [ErrorCode.NOT_COORDINATOR] * 4
