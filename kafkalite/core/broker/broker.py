@@ -120,6 +120,7 @@ class Broker:
         self.loggers = Loggers()
         self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
+        self.selects_replicas = bool(config["replica.selector.class"])
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self._threads = threads
         self._computing = computing
@@ -336,7 +337,7 @@ class Broker:
     def flushed(self, partition: Partition, byte_count: int) -> None:
         """Acknowledges the writes that waited for a flush; readers learn of `byte_count` bytes."""
         partition.advance()
-        self.waiting.advanced(partition, byte_count)
+        self._advanced(partition, byte_count)
 
     # -- replication
 
@@ -357,6 +358,11 @@ class Broker:
         if self.deletions:
             self.waiting.look_again(partition)
 
+    def follower_advanced(self, partition: Partition) -> None:
+        """The high watermark of a partition that follows has moved: its consumers read on."""
+        if partition.watchers:
+            self.waiting.advanced(partition, ALL_THERE_IS)
+
     def low_watermark(self, partition: Partition) -> int:
         """Where the logs of all live replicas begin at the latest: records below are gone for good.
         ApiError if this broker does not lead the partition."""
@@ -375,10 +381,17 @@ class Broker:
     def settle(self, partition: Partition, change: Change) -> None:
         """Answers what waited for the change, and asks the controller what it asks."""
         if change.has_advanced:
-            self.waiting.advanced(partition, ALL_THERE_IS)
+            self._advanced(partition, ALL_THERE_IS)
         for effect in change.effects:
             assert isinstance(effect, AlterPartition), effect
             self._alter(partition, effect)
+
+    def _advanced(self, partition: Partition, byte_count: int) -> None:
+        """The high watermark has moved: consumers read on. Followers learn of it by their next
+        answers; where consumers read followers they are answered at once."""
+        self.waiting.advanced(partition, byte_count)
+        if partition.followers:
+            partition.grew(ALL_THERE_IS if self.selects_replicas else 0)
 
     def _alter(self, partition: Partition, asked: AlterPartition) -> None:
         def answered(answer: Altered | ErrorCode) -> None:

@@ -92,6 +92,7 @@ class FetchSession:
         failed = failed or found.diverging_epoch.end_offset != UNKNOWN  # as `has_failed`
         now = UNKNOWN if failed else found.high_watermark, found.log_start_offset
         is_news = failed or _size(found) > 0 or self.told.get(key) != now
+        is_news |= found.preferred_read_replica != UNKNOWN
         self.told[key] = now
         return is_news
 
@@ -127,6 +128,11 @@ class OpenFetch(NamedTuple):
     def is_superseded(self) -> bool:
         """Whether somebody else went on with the session meanwhile."""
         return self.session is not None and self.session.epoch != self.epoch
+
+    def knows_less(self, key: Key, high_watermark: int) -> bool:
+        """Whether the reader was told an earlier high watermark."""
+        told = None if self.session is None else self.session.told.get(key)
+        return told is not None and told[0] < high_watermark
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""

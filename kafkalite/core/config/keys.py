@@ -220,6 +220,10 @@ _REPLICAS_FORM = (
     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
 )
 _OVERRIDES = Valid(pattern=r"([^,]+:[0-9]+(,[^,]+:[0-9]+)*)?", form="expected HOST:NUMBER, …")
+_SELECTOR = Valid(
+    pattern=r"(org\.apache\.kafka\.common\.replica\.RackAwareReplicaSelector)?",
+    form="expected org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
 _REPLICAS = Valid(pattern=r"\*|([0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", form=_REPLICAS_FORM)
 
 
@@ -515,6 +519,8 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "How often high watermarks are written."),
     _broker("replica.lag.time.max.ms", _T.LONG, 30_000, _ANY,
             "A follower behind for this time leaves the in-sync replicas."),
+    _broker("replica.selector.class", _T.STRING, None, _SELECTOR,
+            "RackAwareReplicaSelector: consumers read followers in their rack (client.rack)."),
     _broker("replica.socket.timeout.ms", _T.INT, 30_000, _ANY,
             "How long a follower waits for an answer."),
     _broker("request.timeout.ms", _T.INT, 30_000, _ANY, "How long brokers wait for one another.",

@@ -10,6 +10,9 @@ readable in the partitions asked for is enough; then, or at the deadline, the pa
 changed are read again and all is answered as it is. Nothing is waited for while a partition has
 more to read than the answer holds: the next append would bring nothing sooner.
 
+Consumers since v11 may read followers: up to the high watermark that these know. Where a selector
+of replicas is set, a leader sends a consumer that names its rack to a follower there.
+
 A request about very many partitions, or with very many that have changed, is read and answered in
 slices, and its answer is encoded in a thread.
 
@@ -17,8 +20,8 @@ Which partitions a request is about, and which of them an answer tells of, is fo
 which of them must be read, for `broker.reading`.
 
 Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-595
-(diverging epochs), KIP-903 (replica epochs), KIP-951 (leaders in answers); apache/kafka
-`ReplicaManager`.
+(diverging epochs), KIP-392 (followers), KIP-903 (replica epochs), KIP-951 (leaders in answers);
+apache/kafka `ReplicaManager`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from kafkalite.core.broker.metrics import errors_in
 from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.broker.reading import Asked, Key
-from kafkalite.core.broker.sessions import OpenFetch, by_topic, partitions_asked
+from kafkalite.core.broker.sessions import OpenFetch, by_topic, has_failed, partitions_asked
 from kafkalite.core.handlers.frames import framed_poll
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
@@ -60,6 +63,7 @@ from kafkalite.core.replicas.partition import (
     READ_UNCOMMITTED,
     Partition,
 )
+from kafkalite.core.replicas.selection import preferred_read_replica
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -71,6 +75,7 @@ PARTITIONS_PER_SLICE: Final = 500  # some 5 us each
 COLD_READS_MAX: Final = 1_000  # of a request, beyond which the loop itself waits for the disk
 UNKNOWN_OFFSET: Final = -1
 TOPIC_IDS_SINCE_V: Final = 13
+FOLLOWERS_SINCE_V: Final = 11  # that consumers read them
 LEADERS_SINCE_V: Final = 16
 UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 Answer: TypeAlias = FetchResponse | Framed | Pending[Any]
@@ -97,6 +102,7 @@ class Limits(NamedTuple):
     min_bytes: int
     max_bytes: int
     isolation_level: int
+    rack_id: str = ""  # such requests name no rack
 
 
 def fetch_opened(
@@ -390,10 +396,18 @@ class _Fetching:
         ColdRead, unless this `may_wait` for the disk."""
         request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
+        only_leader = (
+            isolation_level == READ_AS_REPLICA or self.context.api_version < FOLLOWERS_SINCE_V
+        )
         try:
             partition = self._partition(asked)
+            if request.rack_id and not only_leader:
+                elsewhere = self._elsewhere(partition, wanted)
+                if elsewhere is not None:
+                    stale.add(key)
+                    return elsewhere
             if wanted.last_fetched_epoch >= 0 or isolation_level == READ_AS_REPLICA:
-                diverging = self._lineage(partition, wanted)
+                diverging = self._lineage(partition, wanted, only_leader=only_leader)
                 if diverging is not None:
                     stale.add(key)
                     return diverging
@@ -403,6 +417,7 @@ class _Fetching:
                 isolation_level,
                 wanted.current_leader_epoch,
                 may_wait=may_wait,
+                only_leader=only_leader,
             )
             if records is not None:
                 stale.add(key)
@@ -417,6 +432,8 @@ class _Fetching:
             return self._refused(asked, error)
         self.opened.reading.watch(partition, key)
         log = partition.log
+        if isolation_level == READ_AS_REPLICA and self.broker.selects_replicas:
+            self.has_more |= self.opened.knows_less(key, log.high_watermark)
         if records is not None:
             size, topic = records.size_bytes, partition.topic_partition.topic
             self.bytes_found += size
@@ -433,10 +450,36 @@ class _Fetching:
             records=_data(records),
         )
 
-    def _lineage(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+    def _elsewhere(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+        """The answer that sends a consumer to a follower near it; None: it reads here."""
+        broker, leader = self.broker, partition.replication.leader
+        if leader is None or not broker.selects_replicas or not leader.followers:
+            return None
+        partition.replication.check_leader(wanted.current_leader_epoch)
+        nodes = broker.image.nodes(self.context.listener)
+        racks = {node.node_id: rack for node, rack in nodes}
+        offset = wanted.fetch_offset
+        preferred = preferred_read_replica(leader, self.request.rack_id, racks, offset)
+        if preferred is None:
+            return None
+        self.has_more = True  # nothing is waited for
+        log = partition.log
+        return PartitionData(
+            wanted.partition,
+            ErrorCode.NONE,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            preferred_read_replica=preferred,
+            records=b"",
+        )
+
+    def _lineage(
+        self, partition: Partition, wanted: FetchPartition, *, only_leader: bool
+    ) -> PartitionData | None:
         """Compares the reader's history with the log's: the answer where they part, else None. A
         follower's leader learns how far it is. ApiError."""
-        partition.replication.check_leader(wanted.current_leader_epoch)
+        partition.replication.check_reader(wanted.current_leader_epoch, only_leader=only_leader)
         parts_at = partition.check_lineage(wanted.last_fetched_epoch, wanted.fetch_offset)
         log = partition.log
         if parts_at is not None:
@@ -496,7 +539,7 @@ def _framed(
 ) -> Framed | None:
     """The answer about one partition; None if it needs a message."""
     records, aborted = data.records, data.aborted_transactions
-    is_plain = not data.error_code and data.diverging_epoch.end_offset == UNKNOWN_OFFSET
+    is_plain = not has_failed(data) and data.preferred_read_replica == UNKNOWN_OFFSET
     if not is_plain or aborted or records is None:
         return None
     by_id = header.api_version >= TOPIC_IDS_SINCE_V

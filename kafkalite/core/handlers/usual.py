@@ -25,7 +25,13 @@ from kafkalite.core.broker.sessions import FINAL_EPOCH, NO_SESSION
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.handlers import produce as general_produce
-from kafkalite.core.handlers.fetch import TOPIC_IDS_SINCE_V, Limits, fetch, fetch_opened
+from kafkalite.core.handlers.fetch import (
+    FOLLOWERS_SINCE_V,
+    TOPIC_IDS_SINCE_V,
+    Limits,
+    fetch,
+    fetch_opened,
+)
 from kafkalite.core.handlers.frames import framed_poll
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.uncached import ColdRead
@@ -40,6 +46,7 @@ from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer, to_uuid
 from kafkalite.core.protocol.produce import ProduceRequest, ProduceResponse
 from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.protocol.usual_requests import (
+    FETCH_FLEXIBLE_SINCE_V,
     read_poll,
     read_produce,
     read_transactional,
@@ -144,7 +151,7 @@ def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
     """One partition's records, or a poll that waits for them. None: the request is not usual."""
     header = request.header
     fields = read_poll(request.body, header.api_version)
-    if fields is None:
+    if fields is None or (broker.selects_replicas and _names_rack(request.body, header)):
         return None
     session_id, epoch, topic = fields[0], fields[1], fields[6]
     if session_id != NO_SESSION:
@@ -159,6 +166,14 @@ def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
             return None
         topic = named
     return Poll(broker, header, listener, topic, topic_id, (*fields[2:6], *fields[7:])).begin()
+
+
+def _names_rack(body: Buffer, header: RequestHeader) -> bool:
+    """Whether a poll says where its reader is: the last field, which the native reader skips."""
+    if header.api_version < FOLLOWERS_SINCE_V:
+        return False
+    is_flexible = header.api_version >= FETCH_FLEXIBLE_SINCE_V
+    return bytes(body[-2:]) != (b"\1\0" if is_flexible else b"\0\0")
 
 
 def _poll_in_session(
@@ -198,6 +213,7 @@ class Poll(Pending[Any]):
         "_deadline_ms",
         "_header",
         "_listener",
+        "_only_leader",
         "_partition",
         "_records",
         "_topic",
@@ -218,6 +234,7 @@ class Poll(Pending[Any]):
         self._broker = broker
         self._header = header
         self._listener = listener
+        self._only_leader = header.api_version < FOLLOWERS_SINCE_V
         self._topic = topic
         self._topic_id = topic_id
         self._wanted = wanted
@@ -252,7 +269,9 @@ class Poll(Pending[Any]):
         isolation_level = READ_COMMITTED if self._committed else READ_UNCOMMITTED
         bytes_max = max(0, min(partition_max_bytes, max_bytes, broker.fetch_bytes_max))
         try:
-            records = partition.read(offset, bytes_max, isolation_level, leader_epoch)
+            records = partition.read(
+                offset, bytes_max, isolation_level, leader_epoch, only_leader=self._only_leader
+            )
             if records is None:
                 self._bytes_missing = min_bytes
             else:

@@ -68,6 +68,9 @@ class Host(Protocol):
     def settle(self, partition: Partition, change: Change) -> None:
         """Answers what waited for the change, and asks the controller what it asks."""
 
+    def follower_advanced(self, partition: Partition) -> None:
+        """The high watermark of a partition that follows has moved: its consumers read on."""
+
     def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Runs `act`, which waits for a disk, in another thread."""
 
@@ -235,6 +238,8 @@ class Partitions:
         followed = partition.answered(asked, answer, host.logs, host.now())
         if followed.byte_count and log.flush_is_due:
             self._upkeep.await_flush(partition, followed.byte_count)
+        if followed.has_advanced:
+            host.follower_advanced(partition)
         follower = partition.replication.follower
         if follower is not None and follower.rests_until_ms is not None:
             host.note(follower.why)

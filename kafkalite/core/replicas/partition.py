@@ -248,14 +248,16 @@ class Partition:
         current_leader_epoch: int = NO_EPOCH,
         *,
         may_wait: bool = False,
+        only_leader: bool = True,
     ) -> FileRecords | MemoryRecords | None:
-        """Whole batches from the one that holds `offset` on, of what the reader may see.
+        """Whole batches from the one that holds `offset` on, of what the reader may see. A follower
+        gives them, too, unless `only_leader`.
 
         The first batch comes even if it is larger than `bytes_max`; None if there is none.
         ColdRead where the place in an older segment is on the disk alone, unless this `may_wait`.
         """
         if current_leader_epoch != NO_EPOCH or self.replication.role is not Role.LEADER:
-            self.replication.check_leader(current_leader_epoch)
+            self.replication.check_reader(current_leader_epoch, only_leader=only_leader)
         end, fresh = self.end(isolation_level), self.fresh
         if fresh is not None and fresh.base_offset == offset and fresh.before_offset == end:
             return fresh  # all that there is to read, and nothing has changed since

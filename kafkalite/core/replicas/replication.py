@@ -126,6 +126,12 @@ class PartitionReplication:
         self.check_epoch(current_leader_epoch)
         self.led()
 
+    def check_reader(self, current_leader_epoch: int, *, only_leader: bool) -> None:
+        """The same of a reader, who may be content with a follower."""
+        self.check_epoch(current_leader_epoch)
+        if only_leader or self.follower is None:
+            self.led()
+
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuses a request of a peer that knows another leader epoch than this broker."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:

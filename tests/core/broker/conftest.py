@@ -76,11 +76,13 @@ class Peer:
         answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return answer
 
-    def send_fetch(self, topic: str, offset: int = 0, **more: Any) -> None:
+    def send_fetch(
+        self, topic: str, offset: int = 0, *, version: int = FETCH_V, **more: Any
+    ) -> None:
         partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
         wanted = (FetchTopic(topic, partitions=(partition,)),)
         settings = {"max_wait_ms": 0, "min_bytes": 1, **more}
-        self.send(FetchRequest(topics=wanted, **settings), FETCH_V)
+        self.send(FetchRequest(topics=wanted, **settings), version)
 
     async def received_fetch(self) -> PartitionData:
         partition: PartitionData = (await self.receive()).responses[0].partitions[0]

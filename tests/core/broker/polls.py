@@ -93,7 +93,8 @@ class Looks:
             passed_over = reading.asked.keys() - reading.unsettled()
             for key in passed_over:
                 now_stale: set[Key] = set()
-                scratch = _Fetching(fetching.broker, fetching.request, fetching.opened, VERSION)
+                context = RequestContext(VERSION)
+                scratch = _Fetching(fetching.broker, fetching.request, fetching.opened, context)
                 data = self._look(scratch, key, reading.asked[key], committed, now_stale)
                 assert (data, now_stale) == (found[key], set())
 

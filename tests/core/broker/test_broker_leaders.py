@@ -21,6 +21,7 @@ from kafkalite.errors import ErrorCode
 Start = Callable[..., Any]
 
 GROUPS = "__consumer_offsets"
+ONLY_LEADER_V = 10  # of Fetch: later ones may read followers
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -45,7 +46,7 @@ def test_a_broker_that_leads_no_more_takes_and_gives_no_records(start: Start) ->
             await peer.produce("t", b"a")
             await led(running, "t", 0, leader=2, epoch=1)
             assert (await peer.produce("t", b"b")).error_code is NOT_LEADER
-            peer.send_fetch("t")
+            peer.send_fetch("t", version=ONLY_LEADER_V)
             assert (await peer.received_fetch()).error_code is NOT_LEADER
             await led(running, "t", 0, leader=1, epoch=2)
             await peer.produce("t", b"c")
@@ -65,7 +66,7 @@ def test_who_waits_for_a_partition_that_is_led_elsewhere_is_answered(start: Star
             await reader.create("t")
             both = PartitionImage((1, 2), 1, 1, (1, 2), 1)
             await running.broker.steering.apply((partition_record("t", 0, both),))
-            reader.send_fetch("t", max_wait_ms=3_600_000)
+            reader.send_fetch("t", version=ONLY_LEADER_V, max_wait_ms=3_600_000)
             writer.send(write(), 9)
             await running.until(lambda: len(running.broker.waiting) == 2)
             await led(running, "t", 0, leader=2, epoch=2)

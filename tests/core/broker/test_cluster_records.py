@@ -108,3 +108,8 @@ def test_epochs_end_where_the_next_one_began(place: ThreeBrokers) -> None:
     assert ends(leader, epoch, epoch - 1)[0] is ErrorCode.FENCED_LEADER_EPOCH
     assert ends(leader, epoch, epoch + 1)[0] is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert ends(leader, epoch + 1) == (ErrorCode.NONE, -1, -1)
+
+
+def test_followers_at_rest_learn_what_is_committed(place: ThreeBrokers) -> None:
+    """With no later record, the answer to the fetch that waited tells them."""
+    place.until(lambda: [place.held(n, "t").log.high_watermark for n in (1, 2, 3)] == [3] * 3, 2)
