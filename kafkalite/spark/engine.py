@@ -9,21 +9,15 @@ Fails  with the first error of a worker, as it was raised there.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-RESULT: Final = "result binary"
 
 
 class SparkEngine:
@@ -63,24 +57,7 @@ class SparkEngine:
         from kafkalite.spark.failures import our_failures  # imports pyspark
 
         with our_failures(self._place):
-            rows = (
-                self.session.range(0, len(items), 1, len(items))
-                .mapInArrow(OneTask(task, items), RESULT)
-                .collect()
-            )
-        yield from (pickle.loads(row.result) for row in rows)
-
-
-@dataclass(frozen=True, slots=True)
-class OneTask:
-    """Runs in a Spark task, which has the number of an item."""
-
-    task: Callable[[Any], Any]
-    items: Sequence[Any]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The pickled results."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                result = pickle.dumps(self.task(self.items[number]))
-                yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+            # No DataFrame: Spark takes seconds to plan and compile its first query.
+            items_of_tasks = self.session.sparkContext.parallelize(items, len(items))
+            results = items_of_tasks.map(task).collect()
+        yield from results
