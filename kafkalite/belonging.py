@@ -24,6 +24,7 @@ from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage
 from kafkalite.core.cluster.local import JOURNAL
+from kafkalite.core.cluster.registering import free_node_id
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.listeners import Address
 from kafkalite.core.config.settings import BrokerConfig
@@ -35,6 +36,7 @@ from kafkalite.errors import ConfigError, NodeExists, StorageError, VersionMisma
 from kafkalite.ports import Ports
 
 DEFAULT_NODE_ID: Final = 1
+PATH_OF_KAFKA: Final = "/brokers/ids"
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Belonging:
     async def find(cls, storage: Storage, logs: LogStore, ports: Ports) -> Belonging:
         """Reads the cluster, or founds it where there is none."""
         coordination = ports.coordination(storage)
+        if ports.shares_cluster:
+            await _refuse_of_kafka(coordination)
         store = ClusterStore(coordination)
         belonging = cls(coordination, ports, store, ClusterImage())
         await belonging._read()
@@ -75,12 +79,13 @@ class Belonging:
         else:
             self.image = images.replay(self.image, (record,))
 
-    def claim(self, storage: Storage, config: BrokerConfig) -> int:
+    async def claim(self, storage: Storage, config: BrokerConfig) -> int:
         """Writes whose data directory this is, and returns the broker's id; ConfigError if it is
         another broker's."""
         known = checkpoints.read_meta_properties(storage)
-        default = int(known.get("node.id", DEFAULT_NODE_ID))
-        wanted = config.node_id if config.node_id >= 0 else default
+        wanted = config.node_id
+        if wanted < 0:
+            wanted = int(known["node.id"]) if "node.id" in known else await self._new_id(config)
         mine = {"cluster.id": self.image.cluster_id, "node.id": str(wanted)}
         for name, value in mine.items():
             if known.get(name, value) != value:
@@ -89,6 +94,15 @@ class Belonging:
         if not mine.keys() <= known.keys():
             checkpoints.write_meta_properties(storage, known | mine)
         return wanted
+
+    async def _new_id(self, config: BrokerConfig) -> int:
+        """The id of a broker to which nobody gave one."""
+        if not self.ports.shares_cluster:
+            return DEFAULT_NODE_ID
+        if not config["broker.id.generation.enable"]:
+            words = "broker.id is not set, and broker.id.generation.enable=false forbids a free one"
+            raise ConfigError(words, setting="broker.id.generation.enable")
+        return await free_node_id(self.coordination, config["reserved.broker.max.id"])
 
     def first_image(self, node_id: int) -> ClusterImage:
         """The image that the broker starts with. A member leads nothing before it has joined."""
@@ -127,6 +141,15 @@ class Belonging:
         record = images.broker_record(broker.node_id, home.endpoints, home.rack)
         await self.store.append((record,), ephemeral=True)
         await steering.apply((record,))
+
+
+async def _refuse_of_kafka(coordination: Coordination) -> None:
+    """ConfigError where Apache Kafka keeps a cluster: neither could read what the other writes."""
+    (found,) = await coordination.get_many([PATH_OF_KAFKA])
+    if found is not None:
+        words = f"ZooKeeper has {PATH_OF_KAFKA} there, of a cluster of Apache Kafka"
+        name = "zookeeper.connect"
+        raise ConfigError(f"{name}: {words}: give another chroot", setting=name)
 
 
 def home_of(

@@ -241,7 +241,7 @@ async def _start(
     logs, clock = LogStore(storage, report=_report), ports.clock()
     try:
         cluster = await Belonging.find(storage, logs, ports)
-        node_id = cluster.claim(storage, config)
+        node_id = await cluster.claim(storage, config)
         config = _as_it_is(config, node_id, listeners, told, storage)
         home = home_of(told, listeners.inter_broker, config, logs)
         broker = Broker(

@@ -1,13 +1,14 @@
 """A broker's registration: where it is, under a new number for each of its starts.         [IO]
 
+    /broker_ids      how many ids were taken by brokers that had none
     /broker_epochs   the number of the last start of any broker
     /brokers/<id>    endpoints, rack, the number of this start      ephemeral
 
-Both are written in one transaction, so no two starts have one number. A registration that an
-earlier session left is waited for: it goes when that session ends, or when the controller, which
+The last two are written in one transaction, so no two starts have one number. A registration that
+an earlier session left is waited for: it goes when that session ends, or when the controller, which
 has seen the process die, ends it before.
 
-Owns   both paths, for its own broker; for others `end_registration` in a controller's term.
+Owns   the paths, for its own broker; for others `end_registration` in a controller's term.
 Fails  with ConfigError when another session holds the id for longer than a session may live
        without its broker, and as the port does.
 Source KIP-380 (broker epochs); apache/kafka `KafkaZkClient.registerBroker`.
@@ -33,6 +34,7 @@ from kafkalite.errors import (
     VersionMismatch,
 )
 
+BROKER_IDS_PATH: Final = "/broker_ids"
 BROKER_EPOCHS_PATH: Final = "/broker_epochs"
 LOOK_SECONDS: Final = 0.2  # between looks at a registration that is to go
 ATTEMPTS_MAX: Final = 100
@@ -74,6 +76,18 @@ async def register(
         else:
             return attempted
     raise CoordinationUnavailable(f"{path} was not written in {ATTEMPTS_MAX} attempts")
+
+
+async def free_node_id(coordination: Coordination, reserved_max: int) -> int:
+    """An id that no other broker gets, above those that are reserved for brokers with a setting."""
+    for _ in range(ATTEMPTS_MAX):
+        last = await counter(coordination, BROKER_IDS_PATH)
+        try:
+            await coordination.transact((last.raised(),))
+        except (OutcomeUnknown, VersionMismatch):  # a number that nobody takes does no harm
+            continue
+        return reserved_max + last.number + 1
+    raise CoordinationUnavailable(f"{BROKER_IDS_PATH} was not raised in {ATTEMPTS_MAX} attempts")
 
 
 async def end_registration(

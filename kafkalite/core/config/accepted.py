@@ -271,7 +271,6 @@ _SETTINGS: Final = """\
 _ONLY_BEFORE_4: Final = """\
     alter.config.policy.kraft.compatibility.enable BOOLEAN false
     auto.include.jmx.reporter BOOLEAN true
-    broker.id.generation.enable BOOLEAN true
     control.plane.listener.name STRING -
     delegation.token.master.key PASSWORD -
     eligible.leader.replicas.enable BOOLEAN false

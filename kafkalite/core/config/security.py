@@ -8,7 +8,7 @@ security settings need no such refusal, as they protect nothing by themselves:
                                              with connections.max.reauth.ms, password.encoder.*,
                                              principal.builder.class, delegation.token.*
     super.users, allow.everyone.if.no.…      read only by an authorizer, and that is refused
-    zookeeper.ssl.*, zookeeper.set.acl       there is no ZooKeeper that could be reached
+    other settings of zookeeper.ssl.*        read only where zookeeper.ssl.client.enable says so
     any setting at its default, or empty     asks for nothing
 
 Owns   the names that are refused, and what may be done instead.
@@ -46,6 +46,14 @@ REFUSED: Final[Mapping[str, str]] = {
         "Write the values themselves, and remove the setting"
     ),
     "max.connection.creation.rate": _NO_RATE,
+    "zookeeper.set.acl": (
+        "kafkalite writes to ZooKeeper without ACLs. Remove the setting, and let the network "
+        "decide who reaches ZooKeeper"
+    ),
+    "zookeeper.ssl.client.enable": (
+        "kafkalite speaks to ZooKeeper without TLS. Remove the setting, and name a port of "
+        "ZooKeeper without TLS"
+    ),
 }
 
 # No settings of a broker, but of the authorizers that Kafka comes with.

@@ -12,7 +12,12 @@ from coordinations import SHARED, Backend, Clients, backend_of
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination, Create
 from kafkalite.core.cluster.image import ClusterRecord
-from kafkalite.core.cluster.registering import BROKER_EPOCHS_PATH, end_registration, register
+from kafkalite.core.cluster.registering import (
+    BROKER_EPOCHS_PATH,
+    end_registration,
+    free_node_id,
+    register,
+)
 from kafkalite.core.cluster.seat import CONTROLLER_PATH, EPOCH_PATH, Seat, holder, take
 from kafkalite.errors import ConfigError, CoordinationError, VersionMismatch
 from kafkalite.testing.coordination import CoordinationServer
@@ -162,3 +167,13 @@ def test_lost_answers_make_neither_two_controllers_nor_two_starts_of_one_number(
     epochs = [seat.epoch for seat in reigns]
     assert len(set(epochs)) == len(epochs) > 4
     assert len(set(starts)) == len(starts) == 12
+
+
+def test_brokers_without_an_id_get_ids_of_their_own(shared: Backend) -> None:
+    async def story(clients: Clients) -> None:
+        one, two = await clients.open(), await clients.open()
+        both = await asyncio.gather(free_node_id(one, 1000), free_node_id(two, 1000))
+        assert sorted(both) == [1001, 1002]
+        assert await free_node_id(one, 2000) == 2003
+
+    shared.run(story)

@@ -25,6 +25,8 @@ LISTENERS = ("INTERNAL", "EXTERNAL")
         ("client.quota.callback.class", "a.Quota"),
         ("config.providers", "file"),
         ("max.connection.creation.rate", "100"),
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "true"),
         ("listener.name.external.max.connections", "10"),
         ("listener.name.internal.max.connection.creation.rate", "10"),
     ],
