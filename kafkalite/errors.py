@@ -9,7 +9,8 @@ KafkaliteError
 ├── ApiError               a request refused, with Kafka's error code: raised where a broker
 │   │                      refuses and where a client hears of it
 │   ├── RecordsTooLarge    because the batch decompresses to more bytes than are allowed
-│   └── RecordsRefused     for some records of the batch, by their index
+│   ├── RecordsRefused     for some records of the batch, by their index
+│   └── LogTruncation      records that a consumer has read are gone from the log
 ├── BrokerUnavailable      no broker answers at the address, or the connection broke
 ├── StorageError           the disk refused or holds something it should not
 │   └── DataDirectoryInUse another process holds the lock
@@ -324,6 +325,17 @@ class ApiError(KafkaliteError):
 
 class RecordsTooLarge(ApiError):
     """A batch refused because it decompresses to more bytes than are allowed."""
+
+
+class LogTruncation(ApiError):
+    """Records that a consumer has read are gone: another log took the place of theirs.
+
+    `offset` is where the logs part, −1 if nobody knows. Source KIP-320.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+        self.offset = offset
 
 
 class RecordsRefused(ApiError):

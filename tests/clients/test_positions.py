@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.record_codec import NATIVE, Spans
 from kafkalite.core.types import NO_OFFSET, Columns, TopicPartition
-from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, LogTruncation
 
 TP = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -399,3 +400,121 @@ class TestForms:
                 place.take()
             said.append(str(failed.value))
         assert said[0] == said[1]
+
+
+# ---- leaders change ------------------------------------------------------------------------------
+
+
+def read_up_to_5(**settings: Any) -> Positions:
+    """Records 0 to 4 of leader epoch 4 were taken, 5 and 6 are buffered."""
+    places = positions(**settings)
+    places.receive(answer(batch(0, 5)), asked(places), 0)
+    places.take()
+    places.receive(answer(batch(5, 2)), asked(places), 0)
+    return places
+
+
+def to_check(places: Positions, epoch: int) -> dict[TopicPartition, tuple[int, int]]:
+    return places.to_check(lambda _: epoch, 1e9)
+
+
+def fetches(places: Positions, epoch: int) -> int | None:
+    made = places.fetch_request([TP], lambda _: epoch, 1e9, all_is_taken=True)
+    return None if made is None else made[1][TP]
+
+
+def test_a_new_leader_is_asked_before_anything_is_fetched_from_it() -> None:
+    places = read_up_to_5()
+    assert not to_check(places, 4), "its own records it has"
+    assert to_check(places, 6) == {TP: (6, 4)}
+    assert fetches(places, 6) is None
+    places.checked(TP, (6, 4), 4, 7)
+    assert not to_check(places, 6)
+    assert fetches(places, 6) == 7
+    assert to_check(places, 7), "and the next one, too"
+
+
+def test_unread_records_that_are_gone_are_fetched_again() -> None:
+    places = read_up_to_5()
+    places.checked(TP, (6, 4), 4, 6)
+    assert not places.take(), "record 6 is no more, so neither is told"
+    assert to_check(places, 6) == {TP: (6, 4)}, "now for what was taken"
+    places.checked(TP, (6, 4), 4, 6)
+    assert fetches(places, 6) == 5
+
+
+@pytest.mark.parametrize(("epoch", "end", "goes_on"), [(4, 3, 3), (2, 3, 3), (2, 9, 5)])
+def test_what_was_read_and_is_gone_moves_the_position(epoch: int, end: int, goes_on: int) -> None:
+    places = read_up_to_5(auto_offset_reset=EARLIEST)
+    for _ in range(2):
+        places.checked(TP, (6, 4), epoch, end)
+    assert places[TP].position == goes_on
+    assert f"from {goes_on} on" in places.truncations[0]
+
+
+def test_without_a_known_end_the_policy_resets() -> None:
+    places = read_up_to_5(auto_offset_reset=EARLIEST)
+    for _ in range(2):
+        places.checked(TP, (6, 4), -1, -1)
+    assert places.awaiting_offset(1e9) == {TP: EARLIEST}
+
+
+def test_without_a_policy_truncation_is_an_error() -> None:
+    places = read_up_to_5(auto_offset_reset=None)
+    for _ in range(2):
+        places.checked(TP, (6, 4), 4, 3)
+    with pytest.raises(LogTruncation, match="before offset 5, of leader epoch 4") as raised:
+        places.take()
+    assert raised.value.offset == 3
+
+
+def test_an_answer_that_comes_too_late_checks_nothing() -> None:
+    places = read_up_to_5()
+    places[TP].seek(2)
+    places.checked(TP, (6, 4), 4, 1)
+    assert places[TP].position == 2
+    assert not to_check(places, 6), "a place without an epoch is not checked"
+
+
+# ---- followers -----------------------------------------------------------------------------------
+
+
+def sent_to(node_id: int) -> FetchResponse:
+    data = PartitionData(TP.partition, preferred_read_replica=node_id, records=b"")
+    return FetchResponse(responses=(FetchableTopicResponse(TP.topic, partitions=(data,)),))
+
+
+def test_a_consumer_reads_where_the_leader_sends_it_for_a_while() -> None:
+    places = positions(client_rack="b", preferred_max_age_ms=1_000)
+    made = places.fetch_request([TP], lambda _: 4, 0)
+    assert made is not None
+    assert made[0].rack_id == "b"
+    version = places.version
+    places.receive(sent_to(2), asked(places), 10)
+    assert (places.source(TP), places.version > version) == (2, True)
+    places.forget_old_preferences(1_009)
+    assert places.source(TP) == 2
+    places.forget_old_preferences(1_010)
+    assert places.source(TP) == -1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE])
+def test_a_follower_that_lags_is_left_for_the_leader_at_once(code: ErrorCode) -> None:
+    places = positions(auto_offset_reset=None)
+    places.receive(sent_to(2), asked(places), 0)
+    places.receive(answer(code=code), asked(places), 0)
+    assert places.source(TP) == -1
+    assert fetches(places, 4) == 0
+    assert not places.take(), "the leader may have the offset"
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        places.receive(answer(code=code), asked(places), 0)
+        with pytest.raises(ApiError, match="OFFSET_OUT_OF_RANGE"):
+            places.take()
+
+
+def test_a_follower_that_follows_no_more_is_left_after_a_pause() -> None:
+    places = positions()
+    places.receive(sent_to(2), asked(places), 0)
+    places.receive(answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), asked(places), 0)
+    assert places.source(TP) == -1
+    assert places.stale_topics == {TP.topic}

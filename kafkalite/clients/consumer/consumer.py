@@ -106,7 +106,8 @@ class Consumer(Lifetime):
     `client` is a Client to share, or bootstrap servers. `auto_offset_reset` says where to begin
     without a committed offset: "latest", "earliest", or "none" (an error). With a group id offsets
     are committed every `auto_commit_interval_ms` by `poll`, for the records of earlier polls,
-    unless `enable_auto_commit` is False. `records_max` bounds a poll's records. Times are in ms.
+    unless `enable_auto_commit` is False. `records_max` bounds a poll's records. Times are in ms. In
+    `client_rack` the cluster may let the consumer read followers.
     With `as_forms` columns of many records are sequences that make an object of a record when it
     is looked at: `columns.to_arrow()` then costs a copy of the bytes, and no object a record.
 
@@ -150,6 +151,7 @@ class Consumer(Lifetime):
         max_poll_interval_ms: int = 300_000,
         allow_auto_create_topics: bool = True,
         as_forms: bool = False,
+        client_rack: str = "",
     ) -> None:
         _check_choice("auto_offset_reset", auto_offset_reset, RESETS)
         _check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
@@ -157,6 +159,7 @@ class Consumer(Lifetime):
             raise ConfigError(f"records_max is {records_max}, less than 1")
         if group_instance_id is not None and group_id is None:
             raise ConfigError(f"group_instance_id is {group_instance_id!r} without a group_id")
+        self._client, self._owns_client = client_of(client, client_id)
         self._settings = FetchSettings(
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
@@ -166,8 +169,9 @@ class Consumer(Lifetime):
             read_committed=ISOLATION_LEVELS[isolation_level],
             check_crcs=check_crcs,
             as_forms=as_forms,
+            client_rack=client_rack,
+            preferred_max_age_ms=self._client.timing.metadata_max_age_ms,
         )
-        self._client, self._owns_client = client_of(client, client_id)
         self._positions = Positions(self._settings, self._client.random)
         self._membership: Membership | None = None
         if group_id is not None:

@@ -7,8 +7,8 @@ Owns   a lane of connections for fetches, which wait at the broker; the tasks th
 Never  decides where to read (positions do) or which member reads a partition (the group does).
 Fails  with the positions' errors, when the user takes records; a broker out of reach is waited
        for, with a warning in the log.
-Source KIP-74 (fetch limits), KIP-79 and KIP-734 (offsets by time); apache/kafka `Fetcher`,
-       `OffsetFetcher`.
+Source KIP-74 (fetch limits), KIP-79 and KIP-734 (offsets by time), KIP-320 (epochs), KIP-392
+       (followers); apache/kafka `Fetcher`, `OffsetFetcher`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from typing import Final, TypeGuard
 
 from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, Positions
+from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, NO_LIMIT, NOBODY, Positions
 from kafkalite.clients.metadata import Cluster
 from kafkalite.core.peers.connection import BrokerConnection
+from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
@@ -37,6 +41,8 @@ from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
 log = logging.getLogger(__name__)
 
 NOWHERE: Final = -1
+EPOCHS_SINCE_V: Final = 2  # of OffsetForLeaderEpoch, which clients may ask since then
+NO_VERSIONS: Final = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._busy: set[int] = set()  # nodes with a fetch in flight, or being connected
         self._background = BackgroundTasks(client, self.pump)
-        self._resetting = self._closed = False
+        self._resetting = self._checking = self._closed = False
         self._grouped_for: tuple[Cluster | None, int] = (None, 0)
         self._grouped: dict[int, dict[TopicPartition, None]] = {}
         self._arrival: asyncio.Future[None] | None = None
@@ -113,7 +119,8 @@ class Fetcher:
             return
         now_ms = self._loop.time() * 1000
         positions, cluster = self.positions, self._client.cluster
-        for node_id, partitions in self._leaders().items():
+        positions.forget_old_preferences(now_ms)
+        for node_id, partitions in self._sources().items():
             if node_id in self._busy:
                 continue
             made = positions.fetch_request(
@@ -124,17 +131,31 @@ class Fetcher:
         if not self._resetting and self._to_look_up():
             self._resetting = True
             self._background.run(self._reset())
+        if not self._checking and positions.to_check(cluster.leader_epoch, now_ms):
+            self._checking = True
+            self._background.run(self._check())
         self._background.refresh(
             positions.stale_topics, lambda: {tp.topic for tp in positions.assigned}
         )
         self._background.wake_at(positions.next_retry_ms(now_ms))
 
-    def _leaders(self) -> Mapping[int, Mapping[TopicPartition, None]]:
-        """The assigned partitions by leader, worked out again when either has changed."""
+    def _sources(self) -> Mapping[int, Mapping[TopicPartition, None]]:
+        """The assigned partitions by the node to read from, worked out again when either has
+        changed."""
         cluster, version = self._client.cluster, self.positions.version
         if self._grouped_for[0] is not cluster or self._grouped_for[1] != version:
             self._grouped_for = cluster, version
-            self._grouped = self._by_leader(self.positions.assigned)
+            preferred: dict[int, dict[TopicPartition, None]] = {}
+            led = []
+            for tp in self.positions.assigned:
+                source = self.positions.source(tp)
+                if source in cluster.nodes:
+                    preferred.setdefault(source, {})[tp] = None
+                else:
+                    led.append(tp)
+            self._grouped = self._by_leader(led)
+            for source, partitions in preferred.items():
+                self._grouped[source] = self._grouped.get(source, {}) | partitions
         return self._grouped
 
     def _by_leader(
@@ -193,16 +214,29 @@ class Fetcher:
         if (error := answer.exception()) is not None:
             self._failed(node_id, asked, error)
         else:
-            self.positions.receive(answer.result(), asked, self._loop.time() * 1000)
+            self.positions.receive(answer.result(), asked, self._now_ms())
+            if self.settings.client_rack:
+                self._look_for_sources(asked)
             if self.positions.has_records():
                 self.wake()
         self.pump()
+
+    def _look_for_sources(self, asked: Iterable[TopicPartition]) -> None:
+        """A leader may name a follower that the metadata here do not have yet."""
+        for tp in asked:
+            place = self.positions.get(tp)
+            source = NOBODY if place is None else place.preferred
+            if source != NOBODY and source not in self._client.cluster.nodes:
+                self.positions.stale_topics.add(tp.topic)
+                self.positions.put_off(tp, self._now_ms())
 
     def _failed(self, node_id: int, asked: Iterable[TopicPartition], error: BaseException) -> None:
         """A broker is gone, perhaps another one leads its partitions now; or it is of no use."""
         log.warning("fetching from broker %d: %s", node_id, error)
         for tp in asked:
             place = self.positions.get(tp)
+            if place is not None:
+                self.positions.prefer(place, NOBODY, self._loop.time() * 1000)
             if place is not None and _is_final(error):
                 place.error = error
                 self.wake()
@@ -230,6 +264,55 @@ class Fetcher:
         finally:
             self._resetting = False
         self.pump()
+
+    async def _check(self) -> None:
+        """Asks new leaders whether they have what was fetched from their predecessors."""
+        positions = self.positions
+        try:
+            while asked := positions.to_check(self._client.cluster.leader_epoch, self._now_ms()):
+                by_leader = self._by_leader(asked)
+                for node_id, partitions in by_leader.items():
+                    try:
+                        await self._check_at(node_id, {tp: asked[tp] for tp in partitions})
+                    except KafkaliteError as error:
+                        for tp in partitions:
+                            self._not_reset(tp, error)
+                for tp in asked.keys() - {tp for each in by_leader.values() for tp in each}:
+                    positions.put_off(tp, self._now_ms())
+                for words in positions.truncations:
+                    log.warning("%s", words)
+                positions.truncations.clear()
+        finally:
+            self._checking = False
+        self.wake()
+        self.pump()
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    async def _check_at(
+        self, node_id: int, asked: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for tp, epochs in asked.items():
+            topics.setdefault(tp.topic, []).append(OffsetForLeaderPartition(tp.partition, *epochs))
+        request = OffsetForLeaderEpochRequest(
+            CONSUMER_REPLICA_ID,
+            tuple(OffsetForLeaderTopic(name, tuple(each)) for name, each in topics.items()),
+        )
+        connection = await self._client.connect(node_id)
+        if connection.versions.get(ApiKey.OFFSET_FOR_LEADER_EPOCH, NO_VERSIONS)[1] < EPOCHS_SINCE_V:
+            for tp, (epoch, last) in asked.items():  # an old broker: it is taken at its word
+                self.positions.checked(tp, (epoch, last), last, NO_LIMIT)
+            return
+        response = await connection.submit(request)
+        for topic in response.topics:
+            for told in topic.partitions:
+                tp = TopicPartition(topic.topic, told.partition)
+                if told.error_code is ErrorCode.NONE:
+                    self.positions.checked(tp, asked[tp], told.leader_epoch, told.end_offset)
+                else:
+                    self._not_reset(tp, ApiError(told.error_code, f"leader epoch of {tp}"))
 
     def _not_reset(self, tp: TopicPartition, error: KafkaliteError) -> None:
         place = self.positions.get(tp)

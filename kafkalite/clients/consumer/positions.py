@@ -10,18 +10,23 @@ to ask a broker for. Between them lies the buffer: unchanged responses, whose re
 batches are bytes with parsed headers. They become columns when the user takes them, a whole batch
 at a time.
 
+Under another leader epoch nothing is fetched before that leader has told where the epoch of the
+last fetched record ends in its log. A leader may send the consumer to a follower for a while.
+
 Owns   positions, the buffer and its bound: a node is asked for more only while less than
        `max_partition_fetch_bytes` of its records are unread, so no more than that and one response
        are held.
 Never  talks to a broker: it makes fetch requests and takes in the answers.
 Fails  `take` raises, for the partition concerned and by name: ApiError for a refused fetch or an
-       offset out of range that nothing resets, CorruptBatchError for bytes that are no batch.
-Source KIP-98 (aborted transactions), KIP-320 (leader epochs); apache/kafka `SubscriptionState`,
-       `CompletedFetch`.
+       offset out of range that nothing resets, LogTruncation likewise, CorruptBatchError for bytes
+       that are no batch.
+Source KIP-98 (aborted transactions), KIP-320 (leader epochs), KIP-392 (followers); apache/kafka
+       `SubscriptionState`, `CompletedFetch`.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -42,7 +47,7 @@ from kafkalite.core.protocol.fetch import (
     PartitionData,
 )
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, Columns, TopicPartition, concat
-from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, LogTruncation
 
 EARLIEST: Final = -2  # timestamps with a meaning of their own in ListOffsets
 LATEST: Final = -1
@@ -52,6 +57,8 @@ SESSIONLESS_EPOCH: Final = -1
 RETRY_INITIAL_MS: Final = 100
 RETRY_MAX_MS: Final = 1_000
 NO_LIMIT: Final = 2**63
+FOLLOWER_LAGS: Final = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE})
+NOBODY: Final = -1  # in the place of a broker
 RESPONSE_SHARE: Final = 4  # a partition's bytes that are less than this part of a response
 
 
@@ -75,19 +82,24 @@ class FetchSettings:
     read_committed: bool = False
     check_crcs: bool = True
     as_forms: bool = False
+    client_rack: str = ""
+    preferred_max_age_ms: int = 300_000  # then the leader is asked anew which replica to read
 
 
 class Fetched:
     """One response's batches of one partition, to be read in order."""
 
-    __slots__ = ("_aborted", "_batches", "_view", "_void", "next_offset")
+    __slots__ = ("_aborted", "_batches", "_view", "_void", "leader_epoch", "next_offset")
 
     def __init__(self, view: memoryview, aborted: Iterable[AbortedTransaction]) -> None:
         self._view = view
         self._batches = deque(records.batches(view))
         self._aborted = deque(sorted(aborted, key=_first_offset))
         self._void: set[int] = set()  # producers inside a transaction that was aborted
-        self.next_offset = self._batches[-1][1].next_offset if self._batches else NO_OFFSET
+        self.next_offset, self.leader_epoch = NO_OFFSET, NO_EPOCH
+        if self._batches:
+            last = self._batches[-1][1]
+            self.next_offset, self.leader_epoch = last.next_offset, last.partition_leader_epoch
 
     @property
     def unread_bytes(self) -> int:
@@ -147,6 +159,10 @@ class Position:
     position: int = NO_OFFSET
     leader_epoch: int = NO_EPOCH  # of the last record that the user got
     fetch_offset: int = NO_OFFSET
+    fetched_epoch: int = NO_EPOCH  # of the last record before `fetch_offset`
+    checked_epoch: int = NO_EPOCH  # the leader epoch whose log holds all that was fetched
+    preferred: int = NOBODY  # the follower to read from
+    preferred_until_ms: float = 0
     reset_to: int = LATEST  # a timestamp, EARLIEST or LATEST; for AWAITS_OFFSET
     is_paused: bool = False
     buffered: deque[Fetched] = field(default_factory=deque)
@@ -174,13 +190,27 @@ class Position:
         """Goes to `offset`; buffered records are dropped."""
         self.stage = Stage.FETCHING
         self.position = self.fetch_offset = offset
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = self.fetched_epoch = leader_epoch
+        self.checked_epoch = NO_EPOCH
         self._forget()
 
     def reset(self, to: int) -> None:
         """Waits for the offset of the timestamp `to`, or of an end of the log."""
         self.stage, self.reset_to = Stage.AWAITS_OFFSET, to
         self._forget()
+
+    def needs_check(self, epoch: int) -> bool:
+        """Whether the leader of `epoch` must be asked for the fetched epoch's end: its log may lack
+        records that were fetched from another leader. Its own records it has."""
+        if self.stage is not Stage.FETCHING or epoch in (NO_EPOCH, self.checked_epoch):
+            return False
+        return self.fetched_epoch not in (NO_EPOCH, epoch)
+
+    def drop_unread(self) -> None:
+        """Fetches again what the user has not got."""
+        self.buffered.clear()
+        self.rest = None
+        self.fetch_offset, self.fetched_epoch = self.position, self.leader_epoch
 
     def _forget(self) -> None:
         self.buffered.clear()
@@ -194,8 +224,10 @@ class Positions:
     def __init__(self, settings: FetchSettings, random: Random) -> None:
         self.settings = settings
         self.stale_topics: set[str] = set()
-        self.version = 0  # counts assignments
+        self.truncations: list[str] = []  # to be logged
+        self.version = 0  # counts assignments, and changes of the replicas to read from
         self._random = random
+        self._preferences_end_ms = math.inf  # when the first of them does
         self._of: dict[TopicPartition, Position] = {}  # who was served goes to the end
 
     # ---- which partitions, and where ----
@@ -266,6 +298,76 @@ class Positions:
             if p.stage is Stage.FETCHING and p.position != NO_OFFSET
         }
 
+    # ---- leaders change ----
+
+    def to_check(
+        self, epoch_of: Callable[[TopicPartition], int], now_ms: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Partitions whose leader must be asked whether it has what was fetched: its epoch, and
+        that of the last fetched record."""
+        return {
+            tp: (epoch_of(tp), p.fetched_epoch)
+            for tp, p in self._of.items()
+            if p.error is None and p.retry_at_ms <= now_ms and p.needs_check(epoch_of(tp))
+        }
+
+    def checked(
+        self, topic_partition: TopicPartition, asked: tuple[int, int], epoch: int, end_offset: int
+    ) -> None:
+        """The answer for one of `to_check`: the largest epoch up to the asked one that the leader
+        knows, and where that ended; −1 if it knows none."""
+        place = self._of.get(topic_partition)
+        if place is None or not place.needs_check(asked[0]) or place.fetched_epoch != asked[1]:
+            return
+        if end_offset != NO_OFFSET and epoch == asked[1] and end_offset >= place.fetch_offset:
+            place.checked_epoch, place.failures = asked[0], 0
+        elif place.fetch_offset != place.position:
+            place.drop_unread()  # and what the user has got is asked for next
+        else:
+            self._truncated(place, epoch, end_offset)
+
+    def _truncated(self, place: Position, epoch: int, end_offset: int) -> None:
+        tp, offset, policy = place.topic_partition, place.position, self.settings.auto_offset_reset
+        words = f"{tp}: records before offset {offset}, of leader epoch {place.leader_epoch}, "
+        if end_offset != NO_OFFSET and end_offset >= offset:
+            end_offset = offset  # the epoch is not known there, and what came before it is
+        words += "are gone from the log" + ("" if end_offset < 0 else f" from {end_offset} on")
+        if policy is None:
+            place.error = LogTruncation(words, end_offset)
+            return
+        self.truncations.append(words)
+        if end_offset == NO_OFFSET:
+            place.reset(policy)
+        else:
+            place.seek(end_offset, epoch)
+
+    # ---- which replica ----
+
+    def source(self, topic_partition: TopicPartition) -> int:
+        """The follower to read a partition from; NOBODY: the leader."""
+        return self._of[topic_partition].preferred
+
+    def prefer(self, place: Position, node_id: int, now_ms: float) -> None:
+        """Reads from that follower from now on; NOBODY: from the leader."""
+        if place.preferred != node_id:
+            place.preferred = node_id
+            self.version += 1
+        place.preferred_until_ms = now_ms + self.settings.preferred_max_age_ms
+        if node_id != NOBODY:
+            self._preferences_end_ms = min(self._preferences_end_ms, place.preferred_until_ms)
+
+    def forget_old_preferences(self, now_ms: float) -> None:
+        """Leaders are asked again which replica to read."""
+        if now_ms < self._preferences_end_ms:
+            return
+        self._preferences_end_ms = math.inf
+        for place in self._of.values():
+            if place.preferred != NOBODY:
+                is_over = place.preferred_until_ms <= now_ms
+                self._preferences_end_ms = min(self._preferences_end_ms, place.preferred_until_ms)
+                if is_over:
+                    self.prefer(place, NOBODY, now_ms)
+
     # ---- fetch ----
 
     def fetch_request(
@@ -281,7 +383,11 @@ class Positions:
         None while none of them wants records or enough of theirs are still unread; those do not
         count when `all_is_taken` next.
         """
-        places = [p for tp, p in self._of.items() if tp in partitions and _wants(p, now_ms)]
+        places = [
+            place
+            for tp, place in self._of.items()
+            if tp in partitions and _wants(place, now_ms) and not place.needs_check(epoch_of(tp))
+        ]
         unread_bytes = 0 if all_is_taken else sum(place.unread_bytes for place in places)
         if not places or unread_bytes >= self.settings.max_partition_fetch_bytes:
             return None
@@ -304,6 +410,7 @@ class Positions:
             isolation_level=READ_COMMITTED if self.settings.read_committed else 0,
             session_epoch=SESSIONLESS_EPOCH,
             topics=tuple(FetchTopic(topic=t, partitions=tuple(ps)) for t, ps in topics.items()),
+            rack_id=self.settings.client_rack,
         )
         return request, {place.topic_partition: place.fetch_offset for place in places}
 
@@ -330,6 +437,9 @@ class Positions:
             self._refused(place, code, now_ms)
             return
         place.failures = 0
+        if answer.preferred_read_replica != NOBODY:
+            self.prefer(place, answer.preferred_read_replica, now_ms)
+            return
         place.high_watermark = answer.high_watermark
         place.last_stable_offset = answer.last_stable_offset
         place.log_start_offset = answer.log_start_offset
@@ -349,10 +459,15 @@ class Positions:
             return
         place.buffered.append(fetched)
         place.fetch_offset = max(place.fetch_offset, fetched.next_offset)
+        place.fetched_epoch = fetched.leader_epoch
         self._of[place.topic_partition] = self._of.pop(place.topic_partition)
 
     def _refused(self, place: Position, code: ErrorCode, now_ms: float) -> None:
         tp = place.topic_partition
+        if place.preferred != NOBODY:
+            self.prefer(place, NOBODY, now_ms)
+            if code in FOLLOWER_LAGS:
+                return  # the leader is asked at once
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if place.buffered or place.rest is not None:
                 return  # what is buffered comes first, then the offset is asked for again
@@ -437,11 +552,12 @@ class Positions:
                 header, columns = fetched.read(self.settings.check_crcs, self.settings.as_forms)
             except CorruptBatchError as error:
                 place.error = _placed(error, place.topic_partition, place.position)
-                place.buffered.clear()
-                place.fetch_offset = place.position
+                place.drop_unread()
                 return None
             if columns is None or header.next_offset <= place.position:
-                place.position = max(place.position, header.next_offset)
+                if header.next_offset > place.position:
+                    place.position = header.next_offset
+                    place.leader_epoch = header.partition_leader_epoch
                 continue
             if header.base_offset < place.position:
                 columns = _from(columns, place.position)
