@@ -25,6 +25,7 @@ from uuid import UUID
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
+from kafkalite.core.broker.doubts import Doubts
 from kafkalite.core.broker.failures import FailureReports
 from kafkalite.core.broker.fetching import ReplicaFetching
 from kafkalite.core.broker.kept_answers import KeptAnswers
@@ -132,6 +133,7 @@ class Broker:
         self._random = random
         self._fetching: ReplicaFetching | None = None  # in a cluster
         self._failures: FailureReports | None = None  # the same
+        self.doubts: Doubts | None = None  # in a cluster
         self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
@@ -472,6 +474,8 @@ class Broker:
         their new leaders first, as clients wait for those.
         """
         before, self._image = self._image, image
+        if self.doubts is not None:
+            self.doubts.note(before)
         delta = local_delta(self.node_id, before, image)
         leaving = self.partitions.let_go(delta.delete)
         gone = [n for n, topic in before.topics.items() if not _is_same(topic, image.topics.get(n))]
@@ -506,12 +510,15 @@ class Broker:
             for where in {where for each in self.deletions for where in each.offsets_wanted}:
                 if (partition := self.partitions.find(*where)) is not None:
                     self.waiting.look_again(partition)  # a broker that died is not waited for
+        if self.doubts is not None:
+            self.doubts.answer()
         if image.broker_configs != before.broker_configs:
             await self._configure()
 
     def fetch_by(self, peers: Peers, listener: str) -> None:
         """Followers fetch from now on, from other brokers by their listener of that name."""
         self._fetching = ReplicaFetching(self, peers, listener)
+        self.doubts = Doubts(self, peers)
         self._fetching.look()
         self._failures = FailureReports(self)
 

@@ -63,8 +63,12 @@ class KeptAnswers:
         if image is not self._image or self._offline != offline or not is_controlled:
             self._image, self._offline = image, frozenset(offline)
             self._controller_id = controller_id
-            self._answers.clear()
-            self._bytes = 0
+            self.clear()
+
+    def clear(self) -> None:
+        """Forgets all answers."""
+        self._answers.clear()
+        self._bytes = 0
 
     def find(self, asked: Hashable) -> Encoded | None:
         """The answer to the request `asked`, None where it is not kept."""

@@ -347,11 +347,13 @@ class Membership:
     # -- metadata
 
     async def _follow(self) -> None:
+        pause = 0.0
         while True:
             self._moved.clear()
             try:
                 answer = await self._asked_for_metadata()
                 if answer is not None and await self._take(answer):
+                    pause = 0.0
                     continue
             except KafkaliteError as error:
                 log.warning("metadata: %s", error)
@@ -361,7 +363,8 @@ class Membership:
                 log.exception("metadata")
                 self._follower.offset = NO_OFFSET  # and all of it anew
             if not self._moved.is_set():
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(pause)
+            pause = RETRY_SECONDS  # a broken connection is made anew at once, once
 
     async def _asked_for_metadata(self) -> FollowMetadataResponse | None:
         """What the controller answers; None if the seat moved meanwhile, or is free."""

@@ -34,7 +34,7 @@ log: Final = logging.getLogger(__name__)
 
 LANE: Final = "life"
 CONNECT_MS: Final = 5_000
-RETRY_SECONDS: Final = 0.1  # after an attempt that tells nothing
+RETRY_SECONDS: Final = 0.05  # after an attempt that tells nothing
 
 
 class Watched(NamedTuple):

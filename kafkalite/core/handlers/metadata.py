@@ -21,7 +21,7 @@ from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
 from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
-from kafkalite.core.pending import Encoded, Pending
+from kafkalite.core.pending import Encoded, Pending, after
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
@@ -72,6 +72,17 @@ def metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Encoded | Pending[MetadataResponse]:
     """Returns the brokers and the given topics. Responses about very many partitions are cached."""
+    doubt = None if broker.doubts is None else broker.doubts.wait()
+    if doubt is not None:
+        make: Callable[[Any], Any] = lambda _: _as_known(broker, request, context)  # noqa: E731
+        return cast("Pending[MetadataResponse]", after(doubt, make))
+    return _as_known(broker, request, context)
+
+
+def _as_known(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Encoded | Pending[MetadataResponse]:
+    """The answer at once, whoever is alive."""
     answer: Any = None
     if is_kept := len(request.topics or ()) <= KEPT_TOPICS_MAX:
         kept = broker.kept_answers
@@ -254,8 +265,9 @@ def _response(
             yield
         work += 1 + len(topic.partitions)
         described.append(_topic(view, topic, operations))
+    listed = image if broker.doubts is None else broker.doubts.listed()
     return MetadataResponse(
-        brokers=_brokers(image, context, MetadataResponseBroker),
+        brokers=_brokers(listed, context, MetadataResponseBroker),
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
         topics=(*described, *unknown),

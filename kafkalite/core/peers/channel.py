@@ -20,7 +20,9 @@ Source KIP-144 (reconnects); apache/kafka `BrokerBlockingSender`, `NodeToControl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -33,6 +35,7 @@ from kafkalite.errors import BrokerUnavailable, KafkaliteError
 R = TypeVar("R")
 Address = tuple[str, int]
 
+DOUBT_SECONDS: Final = 0.5
 WAITING_MAX: Final = 1_000  # requests of a channel that wait for their turn
 
 
@@ -55,6 +58,8 @@ class PeerChannel:
     ) -> None:
         self.address = address
         self.was_open = False  # at any time
+        self.on_change: Callable[[bool], None] = lambda is_open: None  # opened, or broke in use
+        self._is_held = False
         self._connect = connect
         self._client_id = client_id
         self._limits = limits
@@ -103,6 +108,7 @@ class PeerChannel:
 
     async def hold(self, timeout_ms: int) -> None:
         """Connects, if there is no connection, and returns when it breaks."""
+        self._is_held = True
         until = asyncio.get_running_loop().time() + timeout_ms / 1000
         connection = await self._open(until, timeout_ms)
         await connection.closed()
@@ -157,7 +163,14 @@ class PeerChannel:
             raise
         self._backoff.succeeded()
         self._connection, self.was_open = connection, True
+        connection.when_closed(lambda: self._on_closed(connection))
+        self.on_change(True)
         return connection
+
+    def _on_closed(self, connection: BrokerConnection) -> None:
+        """One that nobody uses breaks when the peer has found it idle for too long."""
+        if not self._is_closed and (connection.was_busy or self._is_held):
+            self.on_change(False)
 
 
 class Peers:
@@ -172,6 +185,7 @@ class Peers:
         self._limits = limits or PeerLimits()
         self._channels: dict[tuple[int, str], PeerChannel] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._lost_at: dict[int, float] = {}  # by broker
 
     def channel(self, node_id: int, address: Address, lane: str) -> PeerChannel:
         """The channel to a broker, a new one if the broker has moved."""
@@ -182,12 +196,25 @@ class Peers:
             found = self._channels[node_id, lane] = PeerChannel(
                 address, self._connect, self._random, self._client_id, self._limits
             )
+            found.on_change = partial(self._on_change, node_id)
         return found
 
     def has_met(self, node_id: int, address: Address) -> bool:
         """Whether a connection to the broker was open at that address, since it was forgotten."""
         own = (channel for (node, _), channel in self._channels.items() if node == node_id)
-        return any(channel.was_open and channel.address == address for channel in own)
+        return any(each.was_open and each.address == address for each in own)
+
+    def in_doubt(self) -> set[int]:
+        """The brokers to which a connection broke less than DOUBT_SECONDS ago, and none was opened
+        since."""
+        since = asyncio.get_running_loop().time() - DOUBT_SECONDS
+        return {node_id for node_id, at in self._lost_at.items() if at >= since}
+
+    def _on_change(self, node_id: int, is_open: bool) -> None:
+        if is_open:
+            self._lost_at.pop(node_id, None)
+        else:
+            self._lost_at[node_id] = asyncio.get_running_loop().time()
 
     def forget(self, node_id: int) -> None:
         """The broker has left: its connections close, and requests in flight fail."""

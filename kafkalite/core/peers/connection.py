@@ -16,7 +16,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -56,6 +56,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._newest = newest
         self.versions: Versions = {}
         self.is_open = False
+        self.was_busy = False  # when it broke: requests were in flight
         self._request_timeout_ms = request_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._wire = ClientConnection(client_id)
@@ -195,6 +196,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Waits until the socket is gone."""
         await asyncio.shield(self._lost)
 
+    def when_closed(self, act: Callable[[], None]) -> None:
+        """Calls `act` when the socket is gone."""
+        self._lost.add_done_callback(lambda _: act())
+
     def _fail(self, error: Exception) -> None:
         """The connection has no future any more, and neither have its futures."""
         self._error = self._error or error
@@ -220,6 +225,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone."""
         why = f": {error}" if error is not None else ""
+        self.was_busy = self.was_busy or bool(self._in_flight)
         self._fail(BrokerUnavailable(f"the connection to {self.address} broke{why}"))
         if not self._lost.done():
             self._lost.set_result(None)

@@ -9,6 +9,7 @@ import pytest
 from three_brokers import ThreeBrokers
 
 from kafkalite.clients.admin.client import NewTopic
+from kafkalite.core.broker.doubts import LISTED_SECONDS
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -111,6 +112,7 @@ def test_dead_brokers_are_offline_and_their_partitions_without_leader(
     before = place.image().topics
     place.kill(3)
     place.agree()
+    place.pass_seconds(LISTED_SECONDS)
     asked = place.running()[0]
     answer = metadata(place, asked)
     assert {b.node_id for b in answer.brokers} == {1, 2}

@@ -8,7 +8,10 @@ import pytest
 from three_brokers import SESSION_TIMEOUT_MS, ThreeBrokers
 
 from kafkalite.clients.admin.client import NewTopic
+from kafkalite.core.broker.doubts import LISTED_SECONDS
 from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.peers.channel import DOUBT_SECONDS
+from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 
 SECONDS = SESSION_TIMEOUT_MS / 1000
 AT_ONCE = SECONDS / 6
@@ -30,6 +33,13 @@ def in_sync(image: ClusterImage) -> list[set[int]]:
 
 def epochs(image: ClusterImage) -> dict[int, int]:
     return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
+
+
+def told(place: ThreeBrokers, node_id: int) -> tuple[set[int], set[int]]:
+    """The leaders and the brokers that a client hears of."""
+    answer = place.ask(node_id, MetadataRequest((MetadataRequestTopic(name="t"),)))
+    leaders = {partition.leader_id for partition in answer.topics[0].partitions}
+    return leaders, {broker.node_id for broker in answer.brokers}
 
 
 def stop_listening(place: ThreeBrokers, node_id: int) -> None:
@@ -123,3 +133,33 @@ def test_a_living_controller_that_was_taken_for_dead_is_deposed(place: ThreeBrok
     place.pass_seconds(2 * SECONDS)
     assert epochs(place.agree()) == after
     assert place.controller() != first
+
+
+def test_clients_hear_of_new_leaders_at_once_and_of_the_dead_broker_a_little_longer(
+    place: ThreeBrokers,
+) -> None:
+    for victim in (place.other(place.controller()), place.controller()):
+        witness = place.other(victim)
+        place.kill(victim)
+        place.pass_seconds(0.005)  # until the connections break
+        leaders, brokers = told(place, witness)
+        assert leaders == {1, 2, 3} - {victim}
+        assert brokers == {1, 2, 3}
+        place.pass_seconds(LISTED_SECONDS)
+        assert told(place, witness) == (leaders, leaders)
+        place.start_all()
+        place.agree()
+        place.pass_seconds(AT_ONCE)
+        assert told(place, witness)[1] == {1, 2, 3}
+
+
+def test_an_answer_waits_no_longer_than_the_doubt(place: ThreeBrokers) -> None:
+    victim = place.other(place.controller())
+    witness = place.other(victim, place.controller())
+    leaders = told(place, witness)[0]
+    place.isolate(victim)  # what comes of it is unknown for as long as a session lasts
+    place.server.cut(f"broker-{victim}")
+    place.world.network.reset(f"broker-{victim}", f"broker-{witness}")
+    before = place.seconds
+    assert told(place, witness)[0] == leaders
+    assert DOUBT_SECONDS / 2 < place.seconds - before < 2 * DOUBT_SECONDS
