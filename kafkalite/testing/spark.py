@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.protocol.partitioner import partition_column, split
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.serde.registry import MemoryRegistry, SchemaRegistry
@@ -37,6 +38,7 @@ from kafkalite.spark.topology.buckets import (
 from kafkalite.spark.topology.packets import unpack
 from kafkalite.spark.topology.stages import Layout, stages_of
 from kafkalite.spark.topology.state import Tasks
+from kafkalite.spark.topology.tables import TableCopies
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.call_loop import run_to_the_end
 from kafkalite.streams.local.calls import WaitedCalls
@@ -107,14 +109,15 @@ class Rehearsal:
         stages = stages_of(plan)
         admin: Any = _Topics(topics)
         sources, counts = asyncio.run(resolve_topics(admin, stages.subs, "a rehearsal"))
-        self.layout = Layout(stages, sources, {**topics, **counts})
+        tables = {t: topics.get(t, 1) for table in plan.global_tables for t in table.topics}
+        self.layout = Layout(stages, sources, {**topics, **counts}, tables=tables)
         self.now_ms = now_ms
         self.drops = Drops()
         self.log: dict[TopicPartition, list[Columns]] = {}
+        registry = registry or MemoryRegistry()
+        self._tables = TableCopies(plan, registry, self._range, self.drops)
         self._maker = Maker(
-            self.layout,
-            registry or MemoryRegistry(),
-            lambda callee: WaitedCalls(callee, run_to_the_end),
+            self.layout, registry, lambda callee: WaitedCalls(callee, run_to_the_end), self._tables
         )
         self._positions: dict[TopicPartition, int] = {}
         self._state: dict[str, MemoryBlobs] = {}
@@ -131,6 +134,7 @@ class Rehearsal:
     def forget_tasks(self) -> None:
         """The Python worker dies."""
         self._tasks.close()
+        self._tables.forget()
 
     # The log
 
@@ -191,6 +195,7 @@ class Rehearsal:
     def _rows(self, ends: Mapping[TopicPartition, int], *, idle: bool) -> list[Row]:
         """What a micro-batch has for the sink."""
         rows: list[Row] = []
+        tables = {tp: self._end(tp) for tp in self.layout.table_partitions}
         for task, inputs in self.layout.inputs.items():
             batches = [(tp.topic, self._between(tp, ends[tp])) for tp in inputs]
             batches = [(topic, columns) for topic, columns in batches if len(columns)]
@@ -198,6 +203,7 @@ class Rehearsal:
                 {topic: () for topic, _ in batches},
                 {tp.topic: idle for tp in inputs},
                 self.now_ms,
+                tables,
             )
             rows += read_rows(self._maker, task, batches, turn, self.drops)
         for level in range(1, self.layout.stages.depth + 1):
@@ -216,6 +222,10 @@ class Rehearsal:
     def _between(self, tp: TopicPartition, end: int) -> Columns:
         first = self._positions.get(tp, 0)
         return concat(self.log.get(tp, ())).slice(first, end)
+
+    def _range(self, wanted: OffsetRange) -> Iterator[Columns]:
+        columns = concat(self.log.get(wanted.topic_partition, ()))
+        yield columns.slice(wanted.start, wanted.end)
 
     def _send(self, row: Row) -> None:
         """What the sink does with a row."""

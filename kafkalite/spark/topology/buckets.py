@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -29,11 +29,12 @@ import msgpack
 from kafkalite.clients.producer.batching import chunks
 from kafkalite.core.columns import has_nulls
 from kafkalite.core.protocol.partitioner import partition_column, split
-from kafkalite.core.types import Columns
+from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.spark.topology.packets import pack, unpack
 from kafkalite.spark.topology.stages import IN_READER, Layout
 from kafkalite.spark.topology.state import Blobs, Tasks
+from kafkalite.spark.topology.tables import TableCopies
 from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.calls import OpenCalls
@@ -42,7 +43,7 @@ from kafkalite.streams.local.task import Task, TaskCommit
 
 BY_KEY: Final = -1  # the partition of records whose keys choose theirs
 TO_SINK: Final = "out "  # begins the key of rows for the sink; their writer follows
-CLOCK: Final = ""  # the topic of the row that tells a task the time, and which inputs are idle
+CLOCK: Final = ""  # the topic of the row with the time, idle inputs, and ends of global tables
 PACKET_BYTES: Final = 4 << 20
 RECORDS_MAX: Final = 10_000  # at a time, as the local engine
 
@@ -66,6 +67,7 @@ class Maker:
     layout: Layout
     registry: SchemaRegistry
     calls: OpenCalls | None = None
+    tables: TableCopies | None = None
 
     def task(self, task_id: TaskId, drops: Drops) -> Task:
         """A task without state."""
@@ -79,7 +81,13 @@ class Maker:
             limits=layout.limits,
             flows=layout.flows,
             calls=self.calls,
+            global_stores=None if self.tables is None else self.tables.stores,
         )
+
+    def bring_tables(self, ends: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Brings this process's global tables to the offsets of a micro-batch."""
+        if ends and self.tables is not None:
+            self.tables.bring_to(ends, now_ms)
 
 
 def task_id_of(name: str) -> TaskId:
@@ -88,9 +96,11 @@ def task_id_of(name: str) -> TaskId:
     return TaskId(int(sub_topology), int(partition))
 
 
-def clock_row(task: TaskId, idle: Mapping[str, bool], now_ms: int) -> Row:
+def clock_row(task: TaskId, turn: Turn) -> Row:
     """The row by which every task has its turn in every micro-batch."""
-    return Row(str(task), CLOCK, "", 0, BY_KEY, now_ms, msgpack.packb(dict(idle)))
+    tables = [[*tp, end] for tp, end in turn.tables.items()]
+    packet = msgpack.packb([dict(turn.idle), tables])
+    return Row(str(task), CLOCK, "", 0, BY_KEY, turn.now_ms, packet)
 
 
 def input_row(task: TaskId, topic: str, columns: Columns, now_ms: int) -> Row:
@@ -156,11 +166,14 @@ def _nonempty(parts: Sequence[Columns]) -> Iterator[tuple[int, Columns]]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a task gets in one micro-batch: batches by topic, in order, and which are idle."""
+    """What a task gets in one micro-batch: batches by topic, in order, which are idle, and how far
+    global tables are read.
+    """
 
     batches: Mapping[str, Sequence[Columns]]
     idle: Mapping[str, bool]
     now_ms: int
+    tables: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def turn_of(rows: Iterable[Row], task: Task, layout: Layout) -> Turn:
@@ -171,7 +184,7 @@ def turn_of(rows: Iterable[Row], task: Task, layout: Layout) -> Turn:
     for row in rows:
         now_ms = row.now_ms
         if row.topic == CLOCK:
-            idle |= msgpack.unpackb(row.packet)
+            idle |= msgpack.unpackb(row.packet)[0]
         else:
             by_topic.setdefault(row.topic, []).append(row)
     batches: dict[str, Sequence[Columns]] = {}
@@ -182,6 +195,12 @@ def turn_of(rows: Iterable[Row], task: Task, layout: Layout) -> Turn:
             of_topic.sort(key=attrgetter("number"))
             batches[topic] = [unpack(row.packet) for row in of_topic]
     return Turn(batches, idle, now_ms)
+
+
+def _tables_of(rows: Iterable[Row]) -> dict[TopicPartition, int]:
+    """How far global tables are read, by the rows of one task and micro-batch."""
+    told = (msgpack.unpackb(row.packet)[1] for row in rows if row.topic == CLOCK)
+    return {TopicPartition(topic, n): end for tables in told for topic, n, end in tables}
 
 
 def _interleaved(rows: list[Row]) -> Iterator[Columns]:
@@ -261,11 +280,12 @@ def read_rows(
     micro-batch are there before it begins. `turn` has no batches, but the topics that have some.
     """
     if maker.layout.level(task_id) != IN_READER:
-        yield clock_row(task_id, turn.idle, turn.now_ms)
+        yield clock_row(task_id, turn)
         for topic, columns in batches:
             yield input_row(task_id, topic, columns, turn.now_ms)
         return
     writer = Writer(maker.layout, task_id, turn.now_ms)
+    maker.bring_tables(turn.tables, turn.now_ms)
     task = maker.task(task_id, drops)
     try:
         begin(task, turn)
@@ -294,6 +314,7 @@ def level_rows(
     if maker.layout.level(task_id) != level:
         yield from rows
         return
+    maker.bring_tables(_tables_of(rows), rows[0].now_ms)
     task = tasks.take(run, to, blobs, lambda: maker.task(task_id, drops))
     try:
         turn = turn_of(rows, task, maker.layout)

@@ -1,11 +1,12 @@
 """Offsets of a topology's source: how far a micro-batch reads, and what time it is then.    [P]
 
     {"offsets": {"clicks": {"0": 23}}, "now": 1700000000000,
-     "since": {"clicks": {"0": 1699999990000}}, "idle": {"clicks": [0]}, "from": …}
+     "since": {"clicks": {"0": 1699999990000}}, "idle": {"clicks": [0]}, "from": …, "tables": …}
 
 Spark writes the offsets down before a micro-batch and repeats it from them, so the wall clock and
 the idle inputs stand in them, too: a repeated micro-batch sees the same. `since` says when each
-partition had records last, `from` where a query's first micro-batch begins.
+partition had records last, `from` where a query's first micro-batch begins, `tables` how far
+global tables are read.
 
 Owns   the form of these offsets.
 Never  reads a clock or asks the log.
@@ -24,6 +25,7 @@ NOW: Final = "now"
 SINCE: Final = "since"
 IDLE: Final = "idle"
 FROM: Final = "from"
+TABLES: Final = "tables"
 START: Final = "start"  # a placeholder: Spark asks for the first offset more than once
 
 By = dict[TopicPartition, int]
@@ -38,16 +40,19 @@ class Progress:
     since: Mapping[TopicPartition, int] = field(default_factory=dict)
     idle: frozenset[TopicPartition] = frozenset()
     begin: Mapping[TopicPartition, int] | None = None  # of the first micro-batch
+    tables: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def dump(self) -> dict[str, Any]:
         """As Spark keeps it."""
         idle: dict[str, list[int]] = {}
         for tp in sorted(self.idle):
             idle.setdefault(tp.topic, []).append(tp.partition)
-        found = {
+        found: dict[str, Any] = {
             OFFSETS: _nested(self.offsets), NOW: self.now_ms,
             SINCE: _nested(self.since), IDLE: idle,
         }  # fmt: skip
+        if self.tables:
+            found[TABLES] = _nested(self.tables)
         return found if self.begin is None else {**found, FROM: _nested(self.begin)}
 
     @staticmethod
@@ -60,6 +65,7 @@ class Progress:
             _flat(dumped[SINCE]),
             frozenset(TopicPartition(t, n) for t, all_ in dumped[IDLE].items() for n in all_),
             None if begin is None else _flat(begin),
+            _flat(dumped.get(TABLES, {})),
         )
 
     def next(

@@ -44,7 +44,10 @@ async def _prepare(servers: str, stages: Stages, holder: Holder | None) -> Layou
         await upkeep.check()
         async with Admin(client) as admin:
             sources, partitions_of = await resolve_topics(admin, subs, servers)
+            of_tables = [topic for table in plan.global_tables for topic in table.topics]
+            found = await admin.describe_topics(of_tables) if of_tables else []
         await upkeep.begin()
         limits = dict(upkeep.limits)
         await upkeep.close(finish=False)
-    return Layout(stages, sources, partitions_of, limits)
+    tables = {topic.name: topic.partition_count for topic in found}
+    return Layout(stages, sources, partitions_of, limits, tables=tables)

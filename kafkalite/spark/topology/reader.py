@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -55,13 +56,14 @@ class TaskRanges(InputPartition):
     """One Spark partition: a task, and what it reads in a micro-batch."""
 
     def __init__(
-        self, task: TaskId, ranges: Sequence[OffsetRange], idle: Mapping[str, bool], now_ms: int
+        self, task: TaskId, ranges: Sequence[OffsetRange], idle: Mapping[str, bool], to: Progress
     ) -> None:
         super().__init__(tuple(task))
         self.task = task
         self.ranges = tuple(ranges)
         self.idle = dict(idle)
-        self.now_ms = now_ms
+        self.now_ms = to.now_ms
+        self.tables = dict(to.tables)
 
 
 class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -119,10 +121,9 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._limited(before.offsets, end, most)
         is_last = self._target is not None
         found = before.next(end, ends, now_ms, layout.idle_ms, is_last=is_last)
+        found = replace(found, tables=self._table_ends(before))
         if START in start:
-            return Progress(
-                found.offsets, found.now_ms, found.since, found.idle, before.offsets
-            ).dump()
+            return replace(found, begin=before.offsets).dump()
         is_due = layout.stages.looks_at_the_clock and now_ms - before.now_ms >= LOOK_MS
         says_idle = layout.told_idle and bool(found.idle - before.idle)
         if dict(end) == dict(before.offsets) and not says_idle and (is_last or not is_due):
@@ -141,6 +142,15 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return aligned(
             start, end, most, newest_ms, lambda time: lookup.at_times(dict.fromkeys(wanted, time))
         )
+
+    def _table_ends(self, before: Progress) -> dict[TopicPartition, int]:
+        """Where global tables end now."""
+        wanted = self._shipment.maker.layout.table_partitions
+        if not wanted:
+            return {}
+        ends = self._lookup.end(wanted)
+        check_no_loss(before.tables, ends)
+        return {tp: max(end, before.tables.get(tp, 0)) for tp, end in ends.items()}
 
     def _first(self) -> dict[TopicPartition, int]:
         """Where a new query begins."""
@@ -163,7 +173,7 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
             idle = {tp.topic: tp in to.idle for tp in inputs}
             if ranges or layout.level(task) or (layout.told_idle and any(idle.values())):
-                found.append(TaskRanges(task, ranges, idle, to.now_ms))
+                found.append(TaskRanges(task, ranges, idle, to))
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -195,7 +205,8 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._read(partition)
 
     def _read(self, part: TaskRanges) -> Iterator[pa.RecordBatch]:
-        turn = Turn({wanted.topic: () for wanted in part.ranges}, part.idle, part.now_ms)
+        topics = {wanted.topic: () for wanted in part.ranges}
+        turn = Turn(topics, part.idle, part.now_ms, part.tables)
         yield from arrow_batches(
             read_rows(self._shipment.maker, part.task, self._batches(part), turn, drops)
         )

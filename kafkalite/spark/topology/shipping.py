@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -24,10 +24,15 @@ from typing import Any, Final
 from pyspark import cloudpickle as _cloudpickle
 
 from kafkalite.clients.ports import MACHINE
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.columnar.reading import read_range
+from kafkalite.columnar.settings import ReadSettings
+from kafkalite.core.types import Columns
 from kafkalite.errors import TopologyError
 from kafkalite.serde.registry_log import registry_at
 from kafkalite.spark.topology.buckets import Maker
 from kafkalite.spark.topology.stages import Layout
+from kafkalite.spark.topology.tables import TableCopies
 from kafkalite.streams.local.call_loop import call_with_retries
 from kafkalite.streams.local.calls import AsyncCallee, Call, Calls, Done, WaitedCalls
 from kafkalite.streams.local.drops import Drops
@@ -87,8 +92,16 @@ class Shipment:
             while len(_makers) >= MAKERS_MAX:
                 del _makers[next(iter(_makers))]
             layout: Layout = cloudpickle.loads(self.data)
-            _makers[place] = Maker(layout, registry_at(self.servers), _waited)
+            registry = registry_at(self.servers)
+            tables = TableCopies(layout.stages.plan, registry, self._read, drops)
+            _makers[place] = Maker(layout, registry, _waited, tables)
         return _makers[place]
+
+    def _read(self, wanted: OffsetRange) -> Iterator[Columns]:
+        """Records of a global table's topic, which its cleaner may have thinned out."""
+        settings = ReadSettings(self.servers, client_id="kafkalite-topology")
+        found = read_range(settings, wanted, fail_on_data_loss=False)
+        return (rows.columns for rows in found)
 
 
 def _waited(callee: AsyncCallee) -> Calls:

@@ -7,8 +7,10 @@
 
 Every other repartition topic is a shuffle between two levels and holds no records.
 
-Owns   the levels, and what this engine refuses.
-Fails  with UnsupportedOnBackend, naming the operator and the reason.
+Global tables are no part of a level: every process has a copy, see `tables`.
+
+Owns   the levels.
+Fails  never.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from functools import cached_property
 from typing import Any, Final
 
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import detail, kind
 from kafkalite.streams.local.assignor import TaskId, tasks_of
@@ -29,9 +30,6 @@ from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.watermarks import Flow
 
 IN_READER: Final = 0
-REFUSED: Final[Mapping[type[p.Node], str]] = {
-    p.GlobalJoin: "a worker of Spark has no copy of a global table; join a table by its key",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,8 @@ class Stages:
 
 
 def stages_of(plan: p.Plan) -> Stages:
-    """The stages of `plan`. UnsupportedOnBackend if this engine cannot run a part of it."""
+    """The stages of `plan`."""
     subs = compile_topology(plan)
-    for sub in subs:
-        for node in sub.nodes:
-            if (reason := REFUSED.get(type(node))) is not None:
-                raise UnsupportedOnBackend(f"{node.name!r} ({kind(node)}) on Spark: {reason}")
-    if plan.global_tables:
-        name = plan.global_tables[0].name
-        raise UnsupportedOnBackend(f"{name!r} (global table) on Spark: {REFUSED[p.GlobalJoin]}")
     readers = {topic.name: sub.id for sub in subs for topic in sub.repartition_sources}
     edges = {sub.id: [(topic, readers[topic]) for topic in sub.repartition_sinks] for sub in subs}
     by_log = frozenset(_leading_back(edges))
@@ -132,7 +123,8 @@ class Layout:
     """Stages over the topics of a cluster: what a worker of Spark must know to run a task.
 
     `sources`: the topics that each sub-topology reads. `starting`: where a new query begins to
-    read, of the partitions that do not begin as their source says.
+    read, of the partitions that do not begin as their source says. `tables`: the topics of global
+    tables with their partition counts.
     """
 
     stages: Stages
@@ -141,6 +133,13 @@ class Layout:
     limits: Limits = field(default_factory=dict)
     idle_ms: int = 5_000
     starting: Mapping[TopicPartition, int] = field(default_factory=dict)
+    tables: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def table_partitions(self) -> tuple[TopicPartition, ...]:
+        """All partitions of global tables."""
+        counts = sorted(self.tables.items())
+        return tuple(TopicPartition(topic, n) for topic, count in counts for n in range(count))
 
     @cached_property
     def subs(self) -> Mapping[int, SubTopology]:
@@ -204,6 +203,8 @@ def describe_stages(stages: Stages, form: str = "text") -> str:
             if (way := way_of(stages, node)) is not None:
                 lines.append(f"      {way}")
         lines += [f"    store: {store.name} (in Spark's state)" for store in sub.stores]
+    for table in stages.plan.global_tables:
+        lines.append(f"  Global table: {table.name} (topic {table.topics[0]}), {COPIES}")
     return "\n".join(lines) + "\n"
 
 
@@ -232,6 +233,9 @@ def way_of(stages: Stages, node: p.Node) -> str | None:
     return "the sink's transaction writes it" if isinstance(node, p.Sink) else None
 
 
+COPIES: Final = "a copy in each Python process"
+
+
 def _document(stages: Stages) -> dict[str, Any]:
     return {
         "application_id": stages.plan.application_id,
@@ -249,5 +253,9 @@ def _document(stages: Stages) -> dict[str, Any]:
                 "stores": [store.name for store in sub.stores],
             }
             for sub in stages.subs
+        ],
+        "global_tables": [
+            {"name": table.name, "topic": table.topics[0], "runs": COPIES}
+            for table in stages.plan.global_tables
         ],
     }

@@ -180,6 +180,12 @@ class GlobalStore:
             failures.handle(self.node, error, fetched.places([index])[0])
         return columns.where([index not in failed for index in range(len(columns))])
 
+    def forget(self) -> None:
+        """Drops all rows; every partition is to be read from its beginning."""
+        self._backend.clear()
+        self._objects.clear()
+        self.offsets = {}
+
     # Looking
 
     def key_bytes(self, keys: Sequence[Any]) -> Sequence[bytes | None]:

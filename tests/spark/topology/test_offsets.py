@@ -13,7 +13,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_what_is_kept_comes_back() -> None:
-    progress = Progress({A: 3, B: 0}, 77, {A: 70, B: 5}, frozenset({B}), {A: 1, B: 0})
+    progress = Progress({A: 3, B: 0}, 77, {A: 70, B: 5}, frozenset({B}), {A: 1, B: 0}, {B: 9})
     assert Progress.load(json.loads(json.dumps(progress.dump()))) == progress
 
 

@@ -126,7 +126,9 @@ def test_an_error_in_a_function_is_told_in_one_line(
 
 
 def visits(name: str, clicks: str, users: str, sink: str) -> Streams[str, Any]:
-    """A join, windows by city, and the sums of all windows by country: three levels of Spark."""
+    """A join, windows by city, a global table's name of each country, and the sums of all windows
+    by it: three levels of Spark.
+    """
     app: Streams[str, Any] = Streams(name, key=string(), value=json())
     joined = app.stream(clicks).join(app.table(users), lambda click, user: {**click, **user})
     windows = joined.group_by(lambda value: str(value["city"])).window(tumbling("10s"))
@@ -134,6 +136,11 @@ def visits(name: str, clicks: str, users: str, sink: str) -> Streams[str, Any]:
         windows.aggregate(visits=count(), seconds=sum_("seconds"))
         .final()
         .map(lambda key, row: {"country": key.key[:2], **row}, with_key=True)
+        .join(
+            app.global_table(f"{users}-countries"),
+            lambda row, country: {**row, "country": country["name"]},
+            key="country",
+        )
         .group_by("country")
         .aggregate(windows=count(), visits=sum_("visits"), seconds=sum_("seconds"))
         .to_stream()
@@ -161,9 +168,12 @@ def test_joins_and_repartitions_give_what_the_local_engine_gives(
     clicks = make_topic(3)
     users, random = f"{clicks}-users", Random(5)
     with Admin(bootstrap) as admin:
-        admin.create_topics([NewTopic(users, 3)])
+        admin.create_topics([NewTopic(users, 3), NewTopic(f"{users}-countries", 2)])
     cities = ["AT-Graz", "AT-Linz", "CH-Basel", "DE-Jena", "DE-Ulm"]
     send(bootstrap, users, [(f"u{n}", {"city": cities[n % 5]}, 0) for n in range(50)])
+    names = {"AT": "Austria", "CH": "Switzerland", "DE": "Germany"}
+    rows = [(code, {"name": name}, 0) for code, name in names.items()]
+    send(bootstrap, f"{users}-countries", rows)
     who = [f"u{random.randrange(60)}" for _ in range(3_000)]  # some are no users
     rows = [(user, {"seconds": random.randrange(9)}, 100 * n) for n, user in enumerate(who)]
     send(bootstrap, clicks, rows)
@@ -178,7 +188,7 @@ def test_joins_and_repartitions_give_what_the_local_engine_gives(
     found = last_rows(bootstrap, f"{clicks}-spark")
     assert found == last_rows(bootstrap, f"{clicks}-local")
     assert sum(row["windows"] for row in found.values()) > 100
-    assert set(found) == {"AT", "CH", "DE"}
+    assert set(found) == set(names.values())
 
 
 APP = """

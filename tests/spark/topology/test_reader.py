@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from kafkalite.clients.sync import Producer
+from kafkalite.clients import NewTopic
+from kafkalite.clients.sync import Admin, Producer
 from kafkalite.core.types import Columns
 from kafkalite.spark.topology.buckets import CLOCK, Row
 from kafkalite.spark.topology.packets import unpack
@@ -116,3 +117,45 @@ def test_the_sink_gets_the_records_of_a_packet(
     assert batch.column("partition").to_pylist() == [3] * batch.num_rows
     assert batch.column("value").to_pylist() == list(unpack(packet).values)
     assert records_of_packet("out", -1, pa.py_buffer(packet)).column("partition").null_count
+
+
+def test_a_repeated_micro_batch_sees_the_same_rows_of_global_tables(
+    bootstrap: str, make_topic: Callable[[int], str]
+) -> None:
+    topic = make_topic(2)
+    countries = f"{topic}-countries"
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(countries, 3)])
+
+    def keep(key: bytes, country: str | None) -> None:
+        with Producer(bootstrap) as producer:
+            text = None if country is None else plain_json.dumps(country).encode()
+            producer.send(countries, text, key=key)
+
+    app: Streams[str, Any] = Streams(f"app-{topic}", key=string(), value=json())
+    table = app.global_table(countries)
+    orders = app.stream(topic).join(table, lambda _, country: country, key="user")
+    orders.to(f"{topic}-out", create={})
+    shipment = Shipment.of(prepare(bootstrap, stages_of(app.plan())), bootstrap)
+    reader = TopologyReader(shipment, records_max=None)
+
+    def joined(start: Offset, end: Offset) -> list[Any]:
+        rows = [row for row in rows_between(reader, start, end) if row.topic != CLOCK]
+        found = [value for row in rows for value in unpack(row.packet).values]
+        return sorted(plain_json.loads(bytes(value)) for value in found)
+
+    keep(b"u0", "AT")
+    keep(b"u1", "CH")
+    write(bootstrap, topic, 0, [0, 1, 2, 3])
+    start = reader.initialOffset()
+    end = next_of(reader, start)
+    assert joined(start, end) == ["AT", "AT", "CH"]
+    keep(b"u0", None)
+    keep(b"u2", "DE")
+    assert next_of(reader, end) == end, "a table alone is no reason for a micro-batch"
+    write(bootstrap, topic, 1, [0, 1, 2])
+    later = next_of(reader, end)
+    assert joined(end, later) == ["CH", "DE"]
+    assert joined(start, end) == ["AT", "AT", "CH"], "the copy is ahead, so it is made anew"
+    assert joined(end, later) == ["CH", "DE"]
+    reader.stop()

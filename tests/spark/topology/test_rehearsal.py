@@ -113,6 +113,30 @@ def test_async_functions_end_with_their_micro_batch() -> None:
     assert all(user[0] == user[1] for user in found)
 
 
+@pytest.mark.parametrize("is_harmed", [False, True])
+def test_a_task_with_state_has_the_rows_of_global_tables(is_harmed: bool) -> None:
+    app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
+    teams = app.global_table("teams")
+    counts = app.stream("in").group_by(lambda value: str(value["user"])).count().to_stream()
+    counts.join(teams, lambda count, team: [team, count]).to("out")
+    random = Random(12)
+    with Rehearsal(app, {"in": 3, "out": 1, "teams": 2}, seed=13) as spark:
+        for day in range(3):
+            for partition, users in enumerate((USERS[:4], USERS[4:])):
+                keys, n = [user.encode() for user in users], len(users)
+                spark.write("teams", partition, Columns(keys, [b"%d" % day] * n, [day] * n))
+            write(spark, records(seed=day, count=50))
+            while spark.lag:
+                if is_harmed and random.random() < 0.5:
+                    spark.forget_tasks()
+                spark.micro_batch(20, repeats=int(is_harmed))
+        found = [(key, plain_json.loads(value or b"")) for key, value, _ in spark.read("out")]
+    last = dict(found)
+    assert {team for _, (team, _) in found} == {0, 1, 2}
+    assert {team for team, _ in last.values()} == {2}
+    assert sum(count for _, count in last.values()) == 150
+
+
 def test_windows_without_new_records_end_by_the_wall_clock() -> None:
     app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
     windows = app.stream("in").group_by(lambda value: str(value["user"])).window(tumbling("10s"))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json as plain_json
 from typing import Any
 
-import pytest
-
-from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.spark.topology.stages import Stages, describe_stages, stages_of
 from kafkalite.streams import json, string, tumbling
 from kafkalite.streams.api import StreamsBuilder
@@ -63,12 +60,16 @@ def test_a_join_by_a_foreign_key_asks_and_answers_by_the_log() -> None:
     assert not stages.by_log & stages.shuffled.keys()
 
 
-def test_a_global_table_is_refused_by_its_name() -> None:
+def test_a_join_with_a_global_table_needs_no_level() -> None:
     streams = app()
-    streams.global_table("countries", name="all-countries")
-    streams.stream("in").to("out")
-    with pytest.raises(UnsupportedOnBackend, match="all-countries"):
-        stages_of(streams.plan())
+    countries = streams.global_table("countries", name="all-countries")
+    streams.stream("in").join(countries, lambda value, _: value, key="country").to("out")
+    stages = stages_of(streams.plan())
+    assert levels(stages) == [0]
+    text = describe_stages(stages)
+    assert "Global table: all-countries (topic countries), a copy in each Python process" in text
+    (table,) = plain_json.loads(describe_stages(stages, "json"))["global_tables"]
+    assert (table["name"], table["topic"]) == ("all-countries", "countries")
 
 
 def test_the_description_says_where_each_part_runs() -> None:

@@ -272,7 +272,7 @@ class Drawing:
 
     def suppress(self) -> int:
         place = self.find("table", "windows", "spans", "endless")
-        place = self.table() if place is None else place
+        place = self.table("table") if place is None else place  # one that knows no older rows
         return self.add(
             s.Suppressed, (place,), self.steps[place].kind, limit=self.choice([0, 5, 20]),
             most=self.choice([None, None, 2]),
