@@ -395,8 +395,8 @@ class Client(Lifetime):
 
     async def _ask_one(self, message: Request[R], left: list[Slot]) -> R:
         """Asks one of the brokers that are `left`, which it is taken from."""
-        slot, connection = await self._open_one(left)
-        if slot in left:
+        slot, connection = await self._open_one(tuple(left))
+        if slot in left:  # no other attempt has had it
             left.remove(slot)
         slot.is_silent = True
         answer = await connection.submit(message)

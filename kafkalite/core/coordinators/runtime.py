@@ -30,6 +30,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.coordinators.machine import AppendInTransaction, Machine, Record
+from kafkalite.core.coordinators.unanswered import Unanswered
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import records
@@ -53,6 +54,8 @@ PART_BYTES_MAX: Final = 262_144  # of records that answer nobody, such as those 
 INT_MIN_AS_UNSIGNED: Final = 1 << 31
 REPLIES_AT_ONCE: Final = 100  # some 40 us each: they are encoded and sent
 FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
+
+COMMIT_WAIT_MS: Final = 5_000  # for the replicas, before a request is answered with an error
 
 M = TypeVar("M", bound=Machine)
 
@@ -143,7 +146,8 @@ class Coordinators(Generic[M]):
     """All coordinators of one topic that this broker runs, by partition.
 
     `make` makes the machine of a partition, empty; `run` carries out an effect that only the kind
-    of machine knows, once the records of its step are committed.
+    of machine knows, once the records of its step are committed. Requests of the types `certain`
+    may be answered from memory, and must not be by a coordinator that has a successor.
     """
 
     def __init__(
@@ -152,8 +156,13 @@ class Coordinators(Generic[M]):
         topic: str,
         make: Callable[[], M],
         run: Callable[[Coordinator[M], object], None] | None = None,
+        commit_wait_ms: int = COMMIT_WAIT_MS,
+        certain: Collection[type] = (),
     ) -> None:
         self.topic: Final = topic
+        self._certain: Final = frozenset(certain)
+        self._commit_wait_ms = commit_wait_ms
+        self._unanswered = Unanswered()
         self._host = host
         self._make = make
         self._run = run
@@ -198,6 +207,11 @@ class Coordinators(Generic[M]):
     def handle(self, index: int, request: Any, context: RequestContext) -> Any:
         """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
         coordinator = self.ready(index)
+        if type(request) in self._certain:
+            now_ms = self._host.now().monotonic_ms
+            if not coordinator.partition.is_confirmed(now_ms):
+                words = f"{self.topic}-{index}: replicas do not confirm who leads"
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, words)
         pending: Pending[Any] = Pending()
         self.step(coordinator, request, replace(context, token=pending))
         if pending.response is not None:
@@ -243,7 +257,9 @@ class Coordinators(Generic[M]):
 
     def tick(self, monotonic_ms: int) -> int | None:
         """Does all that is due; returns when something is due next."""
-        deadlines = []
+        self._reply(self._unanswered.overdue(monotonic_ms))
+        overdue_ms = self._unanswered.next_deadline_ms()
+        deadlines = [] if overdue_ms is None else [overdue_ms]
         for coordinator in tuple(self._coordinators.values()):
             is_ready = coordinator.is_ready and coordinator.is_active
             deadline_ms = coordinator.machine.next_deadline_ms() if is_ready else None
@@ -456,6 +472,11 @@ class Coordinators(Generic[M]):
             assert not instead.records, f"{self.topic}: {instead.records}"
             self._finish(coordinator, instead)
             return
+        waiting = None
+        if not partition.replication.is_alone:
+            deadline_ms = now.monotonic_ms + self._commit_wait_ms
+            waiting = self._unanswered.wait(outcome.replies, deadline_ms)
+            host.wake_at(deadline_ms)
         host.appended(partition, len(batch))
         producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
 
@@ -463,10 +484,13 @@ class Coordinators(Generic[M]):
             if not coordinator.is_gone:
                 for key, value in outcome.records:
                     machine.replay(key, value, now, producer_id=producer_id)
-            self._finish(coordinator, outcome)
+            self._finish(coordinator, left())
+
+        def left() -> Outcome[Record]:
+            return outcome if waiting is None else replace(outcome, replies=waiting.take())
 
         def lost() -> None:
-            instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now())
+            instead = machine.append_failed(left(), ErrorCode.KAFKA_STORAGE_ERROR, host.now())
             self._reply(instead.replies)
             self._resign(coordinator)
 

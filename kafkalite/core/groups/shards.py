@@ -14,6 +14,7 @@ from kafkalite.core.coordinators.runtime import Coordinators, Host
 from kafkalite.core.groups.coordinator import GroupCoordinator
 from kafkalite.core.groups.group import GroupConfig
 from kafkalite.core.groups.offsets import OffsetsConfig
+from kafkalite.core.protocol.offsets import OffsetFetchRequest
 
 GroupCoordinators = Coordinators[GroupCoordinator]
 
@@ -32,5 +33,9 @@ def group_coordinators(host: Host, config: BrokerConfig, random: Random) -> Grou
         offsets_retention_check_interval_ms=config["offsets.retention.check.interval.ms"],
     )
     return Coordinators(
-        host, OFFSETS_TOPIC, lambda: GroupCoordinator(random, group_config, offsets_config)
+        host,
+        OFFSETS_TOPIC,
+        lambda: GroupCoordinator(random, group_config, offsets_config),
+        commit_wait_ms=config["offsets.commit.timeout.ms"],
+        certain=(OffsetFetchRequest,),  # offsets do not go back
     )

@@ -3,7 +3,7 @@
 Without a transactional id it is a new one in epoch 0. With one the transaction coordinator answers.
 
 Source KIP-98, KIP-360 (an id that the producer had before is simply replaced by a new one),
-       KIP-588 (PRODUCER_FENCED).
+       KIP-588 (PRODUCER_FENCED); apache/kafka `RPCProducerIdManager` (why there is no id).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FIRST_EPOCH: Final = 0
 FENCED_V: Final = 4
+# Why the controller gave no block means nothing to clients, some of which would give up.
+NO_ID_NOW: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions=(0, 4))
@@ -39,8 +41,7 @@ def init_producer_id(
 
 def _response(producer_id: int | ApiError) -> InitProducerIdResponse:
     if isinstance(producer_id, ApiError):
-        code = producer_id.error_code
-        return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
+        return InitProducerIdResponse(error_code=NO_ID_NOW, producer_epoch=NO_EPOCH)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
 
 

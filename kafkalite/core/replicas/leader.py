@@ -218,6 +218,13 @@ class Leader:
             state.fetched_ms = max(state.fetched_ms, fetched_ms)
             state.caught_up_ms = max(state.caught_up_ms, fetched_ms)
 
+    def is_confirmed(self, since_ms: int) -> bool:
+        """Whether all that may be in the in-sync set have fetched since then: as one of them would
+        lead in the place of this broker, and would not fetch from it, it led then."""
+        members = self.maximal_in_sync - {self.node_id}
+        known = self.followers
+        return all(node in known and known[node].fetched_ms >= since_ms for node in members)
+
     def tick(self, now_ms: int, eligible: Mapping[int, int] | None = None) -> Outcome[Any]:
         """Finds followers that lag, and repeats what was asked for in vain. `eligible` are the
         brokers that may be in an in-sync set, with their epochs; None: not known."""

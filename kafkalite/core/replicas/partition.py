@@ -34,6 +34,9 @@ from kafkalite.errors import ApiError, ErrorCode
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 READ_AS_REPLICA: Final = 2  # of no request: all that the log has
+# Followers ask every replica.fetch.wait.max.ms, 500; nobody takes over from a leader that is merely
+# silent before its session has ended, after 4 s at the least (two ticks of ZooKeeper).
+CONFIRMED_MS: Final = 2_000
 
 
 class Change(NamedTuple):
@@ -212,6 +215,16 @@ class Partition:
         change = self._settled(leader.altered(asked, answer, now_ms))
         self.replication.partition_epoch = leader.partition_epoch
         return change
+
+    def is_confirmed(self, now_ms: int) -> bool:
+        """Whether this broker was the leader CONFIRMED_MS ago, beyond what it believes itself: it
+        may have been paused, or cut off, and may not know its successor yet."""
+        leader = self.replication.leader
+        if leader is None or self.replication.is_alone:
+            return leader is not None
+        for each in self.followers:
+            leader.still_fetches(each.replica_id, each.fetched_ms)
+        return leader.is_confirmed(now_ms - CONFIRMED_MS)
 
     def wanted(self, now_ms: int) -> Position | None:
         """What this follower is to ask its leader for; None: nothing, or not yet."""

@@ -19,7 +19,7 @@ from kafkalite.core.cluster.producer_ids import ProducerIds
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.coordinators.runtime import Coordinator, Coordinators, Host
 from kafkalite.core.protocol.primitives import Buffer
-from kafkalite.core.protocol.transactions import InitProducerIdResponse
+from kafkalite.core.protocol.transactions import EndTxnRequest, InitProducerIdResponse
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.transactions.coordinator import (
     MarkersWritten,
@@ -62,7 +62,11 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
     ) -> None:
         limits = _config(config)
         super().__init__(
-            host, TRANSACTIONS_TOPIC, lambda: TransactionCoordinator(limits), self._run_effect
+            host,
+            TRANSACTIONS_TOPIC,
+            lambda: TransactionCoordinator(limits),
+            self._run_effect,
+            certain=(EndTxnRequest,),  # an earlier transaction's end is no answer about the next
         )
         self._producer_ids = producer_ids
         self.markers = markers  # in a cluster one that reaches other brokers, too
@@ -162,7 +166,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             response = InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
             effect.context.token.complete(response)
             return
-        found = producer_id.error_code if isinstance(producer_id, ApiError) else producer_id
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what clients wait for
+        found = loading if isinstance(producer_id, ApiError) else producer_id
         self.step(coordinator, ProducerIdTaken(effect.request, found), effect.context)
 
     def _written(

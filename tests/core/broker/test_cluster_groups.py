@@ -21,6 +21,9 @@ from kafkalite.core.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode
@@ -204,3 +207,53 @@ def test_each_broker_answers_for_the_groups_that_it_coordinates(place: Place) ->
         ]  # fmt: skip
         assert answers == [ErrorCode.NOT_COORDINATOR] * 3
     place.end(tasks)
+
+
+def test_a_coordinator_without_its_followers_sends_clients_away_in_time(place: Place) -> None:
+    where = OffsetCommitRequestTopic(TOPIC, (OffsetCommitRequestPartition(0, 7),))
+    request = OffsetCommitRequest(place.group, topics=(where,))
+
+    def code() -> ErrorCode:
+        found: ErrorCode = place.ask(1, request).topics[0].partitions[0].error_code
+        return found
+
+    assert code() is ErrorCode.NONE
+    place.isolate(1, from_clients=False)
+    began = place.seconds
+    assert code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert 4 < place.seconds - began < 6
+    place.heal()
+    place.until(lambda: code() is ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("kind", ["cut", "pause"])
+def test_a_coordinator_that_may_have_a_successor_tells_no_offsets(place: Place, kind: str) -> None:
+    group = OffsetFetchRequestGroup(place.group, topics=(OffsetFetchRequestTopics(TOPIC, (0,)),))
+    request = OffsetFetchRequest(groups=(group,))
+
+    async def asked_while_paused() -> ErrorCode:
+        answer = await place.asking(1, request)
+        found: ErrorCode = answer.groups[0].error_code
+        return found
+
+    def code() -> ErrorCode:
+        found: ErrorCode = place.ask(1, request).groups[0].error_code
+        return found
+
+    place.until(lambda: code() is ErrorCode.NONE)
+    if kind == "cut":
+        place.isolate(1, from_clients=False)
+        place.pass_seconds(3)
+        assert code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        place.heal()
+    else:
+        place.pause(1)
+        place.pass_seconds(8)
+        asking = place.peer.spawn(asked_while_paused())
+        place.pass_seconds(1)
+        place.go_on(1)
+        place.run(asking.done, 60)
+        assert asking.result() in (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+        )

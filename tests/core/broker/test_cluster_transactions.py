@@ -11,6 +11,7 @@ from three_brokers import ThreeBrokers
 
 from kafkalite.clients.admin.client import NewTopic
 from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.clients.producer.transaction import COMMITTING
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.transactions import (
@@ -28,6 +29,7 @@ from kafkalite.testing.simulation import Host
 
 SETTINGS = {
     "offsets_topic_replication_factor": "3",
+    "offsets_topic_num_partitions": "6",
     "transaction_state_log_replication_factor": "3",
     "transaction_state_log_num_partitions": "6",
     "min_insync_replicas": "2",
@@ -306,3 +308,87 @@ def test_each_broker_lists_and_answers_for_what_it_coordinates(place: Place) -> 
             .partition_error_code,
         ]
         assert answers == [ErrorCode.NOT_COORDINATOR] * 4
+
+
+@pytest.mark.parametrize("kind", ["kill", "pause", "cut"])
+def test_records_and_offsets_are_committed_together_exactly_once(place: Place, kind: str) -> None:
+    """The group's coordinator is another broker than the transactions', and one of them dies."""
+    group = place.do(_name_kept_by(place, 2))
+    work = place.programs.spawn(_copy(place, group, 20))
+    place.until(lambda: len(place.told) >= 5)
+    victim = 1 if place.seed % 2 else 2
+    if kind == "kill":
+        place.kill(victim)
+    elif kind == "pause":
+        place.pause(victim)
+    else:
+        place.isolate(victim, loses=True)
+        place.server.cut(f"broker-{victim}")
+    place.until(lambda: len(place.told) >= 12, 120)
+    if kind == "kill":
+        place.start_all()
+    elif kind == "pause":
+        place.go_on(victim)
+    else:
+        place.heal()
+        place.server.restore(f"broker-{victim}")
+    place.finish(work)
+    place.agree()
+    place.until(place.is_stable)
+    copied = sorted(value for values in place.read().values() for value in values)
+    assert copied == sorted(b"%d" % number for number in range(20))
+
+
+async def _name_kept_by(place: Place, node_id: int) -> str:
+    async with place.client() as client:
+        for number in range(100):
+            if await client.coordinator(f"group-{number}") == node_id:
+                return f"group-{number}"
+    raise AssertionError(f"no group is kept by broker {node_id}")
+
+
+async def _copy(place: Place, group: str, count: int) -> None:
+    """Counts, from where the group has committed: a number a transaction, with its offset."""
+    where = TopicPartition(TOPIC, 0)
+    number = 0
+    while number < count:
+        async with Consumer(
+            place.client(), group_id=group, isolation_level="read_committed"
+        ) as consumer:
+            found = (await consumer.committed([where])).get(where)
+            number = 0 if found is None else found.offset
+        if number == count:
+            return
+        try:
+            async with place.producer.transaction():
+                value = b"%d" % number
+                await place.producer.send(TOPIC, value, partition=number % PARTITIONS)
+                await place.producer.send_offsets({where: number + 1}, group)
+        except ApiError:  # nobody says how it ended; the group's offsets will
+            if place.producer._transaction.state is COMMITTING:
+                await place.producer.commit()
+            continue
+        place.told.append(value)
+
+
+def test_a_coordinator_that_may_have_a_successor_calls_no_transaction_committed(
+    place: Place,
+) -> None:
+    """It knows the transaction before: its end, asked for again, is no answer about the next."""
+    place.do(place.commit(b"before"))
+    name, (producer_id, epoch) = (
+        place.producer._transactional_id,
+        place.producer._coordination._identity,
+    )
+
+    def code() -> ErrorCode:
+        found: ErrorCode = place.ask(1, EndTxnRequest(name, producer_id, epoch, True)).error_code
+        return found
+
+    place.until(lambda: code() is ErrorCode.NONE)
+    place.isolate(1, from_clients=False)
+    place.pass_seconds(3)
+    assert code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    place.heal()
+    place.until(lambda: code() in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR))
+    place.check()
