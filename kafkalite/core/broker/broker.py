@@ -73,6 +73,7 @@ from kafkalite.core.replicas.alterations import Alterations
 from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import Change, Partition
+from kafkalite.core.replicas.throttling import throttles_of
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
@@ -114,6 +115,8 @@ class Broker:
         self._static_config = config
         self.config = config = self._in_force(image)
         self._config_watchers: list[Callable[[BrokerConfig], None]] = []
+        self.throttles = throttles_of(node_id, config)
+        self.watch_config(self.throttles.configure)
         self._clock = clock
         self.logs = logs
         self.metrics = BrokerMetrics()

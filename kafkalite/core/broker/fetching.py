@@ -23,6 +23,7 @@ from kafkalite.core.protocol.fetch import FetchResponse
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.throttling import Throttles
 from kafkalite.errors import ErrorCode, KafkaliteError
 
 log: Final = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Host(Protocol):
     node_id: int
     config: BrokerConfig
     partitions: Partitions
+    throttles: Throttles
 
     @property
     def image(self) -> ClusterImage:
@@ -126,6 +128,7 @@ class LeaderLoop:
         self._session = FetchSession(host.node_id)
         self._stale: set[Key] = set()  # whose position may be another
         self._resting: dict[Key, int] = {}  # until when, monotonic
+        self._caught_up: set[Key] = set()  # as far as the last answer says
         self._woken = asyncio.Event()
         self._lane = 0
 
@@ -141,6 +144,7 @@ class LeaderLoop:
                 self._stale.add(key)
                 is_other = True
         self._stale.update(self.followed.keys() - followed.keys())
+        self._caught_up &= followed.keys()
         self.followed = followed
         if is_other:
             self._woken.set()
@@ -199,7 +203,30 @@ class LeaderLoop:
         self._stale.add(answer.key)
         if partition is None:
             return 0
-        return self._host.partitions.answered(partition, answer.asked, answer.answer).byte_count
+        followed = self._host.partitions.answered(partition, answer.asked, answer.answer)
+        if partition.log.log_end_offset >= answer.answer.high_watermark:
+            self._caught_up.add(answer.key)
+        else:
+            self._caught_up.discard(answer.key)
+        if followed.byte_count and self._is_throttled(partition):
+            now_ms = self._host.monotonic_ms()
+            self._host.throttles.follower.record(followed.byte_count, now_ms)
+        return followed.byte_count
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether what the partition takes counts for the rate of followers."""
+        throttles, where = self._host.throttles, partition.topic_partition
+        if throttles.follower.rate is None:
+            return False
+        topic = self._host.image.topics.get(where.topic)
+        return topic is not None and throttles.takes(topic.configs, where)
+
+    def _is_held_back(self, key: Key, partition: Partition, now_ms: int) -> bool:
+        """Whether the partition waits, as followers took more than their rate lately. One that has
+        caught up goes on."""
+        if key in self._caught_up or not self._host.throttles.follower.is_exceeded(now_ms):
+            return False
+        return self._is_throttled(partition)
 
     def _position(self) -> None:
         """Looks where the logs end that may have changed, and at those whose rest is over."""
@@ -209,12 +236,15 @@ class LeaderLoop:
             self._resting.pop(key, None)
             partition = self.followed.get(key)
             position = None if partition is None else partition.wanted(now_ms)
-            if position is not None and position.leader_id == self.leader_id:
-                self._session.ask(key, position)
-                continue
-            self._session.forget(key)
-            if partition is not None:
+            is_asked = position is not None and position.leader_id == self.leader_id
+            if is_asked and partition is not None and position is not None:
+                if not self._is_held_back(key, partition, now_ms):
+                    self._session.ask(key, position)
+                    continue
+                self._resting[key] = now_ms + PAUSE_MS
+            elif partition is not None:
                 self._resting[key] = _rests_until_ms(partition, now_ms)
+            self._session.forget(key)
         self._stale.clear()
 
     def _limits(self) -> FetchLimits:

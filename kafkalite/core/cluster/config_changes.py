@@ -26,6 +26,7 @@ from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.config.keys import THREADS
 from kafkalite.core.config.listeners import listener_names
+from kafkalite.core.config.rates import check_rates
 from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import (
     BROKER_KEYS,
@@ -190,6 +191,7 @@ def _change_broker(
     try:
         check_dynamic(configs)
         check_security(configs, listener_names(config))
+        check_rates(configs)
         if name == EVERY_BROKER:
             _check_threads(config, config.with_dynamic(dynamic_default=configs))
         else:

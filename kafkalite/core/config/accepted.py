@@ -170,8 +170,6 @@ _SETTINGS: Final = """\
     remote.log.storage.manager.impl.prefix STRING rsm.config.
     remote.log.storage.system.enable BOOLEAN false
     replica.socket.receive.buffer.bytes INT 65536
-    replication.quota.window.num INT [1,...] 11
-    replication.quota.window.size.seconds INT [1,...] 1
     sasl.client.callback.handler.class CLASS -
     sasl.enabled.mechanisms LIST* GSSAPI
     sasl.jaas.config PASSWORD* -

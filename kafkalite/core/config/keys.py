@@ -214,7 +214,7 @@ _IDLE_DOC = "A setting of Apache Kafka, accepted without effect."
 _TIERED_DOC = "A setting of tiered storage, which does not exist here."
 _THREADS_DOC = "A number of threads in Apache Kafka, without effect here."
 _LEVEL_DOC = "Accepted; a batch that is compressed anew gets the codec's usual level."
-_REPLICAS_DOC = "Accepted for Kafka's tools; replication is not throttled."
+_REPLICAS_DOC = "The replicas whose replication is throttled: PARTITION:BROKER, …, or * for all."
 _REPLICAS_FORM = (
     "must be the literal '*' or a list of replicas in the following format: "
     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
@@ -260,12 +260,10 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
            "Records between two fsyncs.", "log.flush.interval.messages"),
     _topic("flush.ms", _T.LONG, LONG_MAX, _COUNT, "Time between two fsyncs.",
            "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    _topic("follower.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC,
-           effective=False),
+    _topic("follower.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC),
     _topic("index.interval.bytes", _T.INT, 4096, _COUNT,
            "Bytes of log for one entry of the offset index.", "log.index.interval.bytes"),
-    _topic("leader.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC,
-           effective=False),
+    _topic("leader.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC),
     _topic("local.retention.bytes", _T.LONG, -2, Valid(lowest=-2),
            _TIERED_DOC, "log.local.retention.bytes", effective=False),
     _topic("local.retention.ms", _T.LONG, -2, Valid(lowest=-2),
@@ -524,6 +522,10 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "RackAwareReplicaSelector: consumers read followers in their rack (client.rack)."),
     _broker("replica.socket.timeout.ms", _T.INT, 30_000, _ANY,
             "How long a follower waits for an answer."),
+    _broker("replication.quota.window.num", _T.INT, 11, _ONE,
+            "The number of windows over which a rate of replication is measured."),
+    _broker("replication.quota.window.size.seconds", _T.INT, 1, _ONE,
+            "The length of such a window."),
     _broker("request.timeout.ms", _T.INT, 30_000, _ANY, "How long brokers wait for one another.",
             effective=False),
     _broker("reserved.broker.max.id", _T.INT, 1000, _COUNT,

@@ -270,6 +270,7 @@ class _Fetching:
     notes_followers: bool = True  # their first look at a partition; the next ones are no fetches
     bytes_found: int = 0
     found_by_topic: dict[str, int] = field(default_factory=dict)
+    throttled_bytes: int = 0  # for followers, of partitions whose replication has a rate
     has_errors: bool = False
     has_more: bool = False  # a partition has more to read than was found
 
@@ -283,7 +284,7 @@ class _Fetching:
             self.isolation_level = READ_AS_REPLICA
         elif self.request.isolation_level == READ_COMMITTED:
             self.isolation_level = READ_COMMITTED
-        self.bytes_found = 0
+        self.bytes_found = self.throttled_bytes = 0
         self.found_by_topic.clear()
         self.has_errors = self.has_more = False
 
@@ -368,6 +369,8 @@ class _Fetching:
     def _count(self) -> None:
         for topic, byte_count in self.found_by_topic.items():
             self.broker.metrics.fetched(topic, byte_count)
+        if self.throttled_bytes:
+            self.broker.throttles.leader.record(self.throttled_bytes, self.broker.monotonic_ms())
 
     def _with_endpoints(
         self, response: FetchResponse, found: Mapping[Key, PartitionData]
@@ -421,9 +424,11 @@ class _Fetching:
             )
             if records is not None:
                 stale.add(key)
+                if isolation_level == READ_AS_REPLICA and self._is_held_back(partition, records):
+                    records = None
+            if records is not None and self.bytes_found and records.size_bytes > bytes_max:
                 # The first batch comes whole however large it is, but only one such an answer.
-                if self.bytes_found and records.size_bytes > bytes_max:
-                    records, self.has_more = None, True
+                records, self.has_more = None, True
             aborted = None
             if isolation_level == READ_COMMITTED:
                 aborted = _aborted(partition, wanted.fetch_offset, records, may_wait)
@@ -449,6 +454,22 @@ class _Fetching:
             aborted_transactions=aborted,
             records=_data(records),
         )
+
+    def _is_held_back(self, partition: Partition, records: FileRecords | MemoryRecords) -> bool:
+        """Whether a follower gets nothing for now, as what followers of such partitions got lately
+        exceeds its rate. Followers in sync are not held back, but count."""
+        broker, where = self.broker, partition.topic_partition
+        throttles = broker.throttles
+        if throttles.leader.rate is None:
+            return False
+        topic = broker.image.topics.get(where.topic)
+        if topic is None or not throttles.gives(topic.configs, where):
+            return False
+        is_in_sync = self.opened.reading.replica_id in partition.replication.in_sync_replicas
+        if not is_in_sync and throttles.leader.is_exceeded(broker.monotonic_ms()):
+            return True
+        self.throttled_bytes += records.size_bytes
+        return False
 
     def _elsewhere(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
         """The answer that sends a consumer to a follower near it; None: it reads here."""

@@ -412,8 +412,7 @@ def _producers(
     broker: Broker, topic: str, index: int
 ) -> Generator[None, None, DescribeProducersPartitionResult]:
     try:
-        partition = broker.partition(topic, index)
-        partition.replication.check_leader()
+        partition = broker.partition(topic, index)  # any replica knows them, as in Kafka
     except ApiError as error:
         return DescribeProducersPartitionResult(index, error.error_code, error.words or None)
     producers: list[ProducerState] = []
