@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from kafkalite import errors
 from kafkalite.errors import KafkaliteError, StorageError
 
-OURS: Final = re.compile(r"^kafkalite\.errors\.(\w+): (.*)$", re.MULTILINE)
+OURS: Final = re.compile(r"(?:^|: )kafkalite\.errors\.(\w+): (.*)$", re.MULTILINE)
 OF_THE_SYSTEM: Final = re.compile(r"^\w+Error: \[Errno \d+\] (.*)$", re.MULTILINE)
 
 

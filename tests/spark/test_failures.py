@@ -28,6 +28,12 @@ JAVA = """An error occurred while calling o42.collectToPython.
             SerdeError("t-0 offset 3: not JSON"),
         ),
         (
+            PySparkException(
+                "[X] It failed: kafkalite.errors.ConfigError: endOffsets\n SQLSTATE: 1"
+            ),
+            ConfigError("endOffsets"),
+        ),
+        (
             PySparkException(f"{TRACEBACK}OSError: [Errno 28] No space left on device\n"),
             StorageError("here: No space left on device"),
         ),

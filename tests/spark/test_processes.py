@@ -1,4 +1,4 @@
-"""Modules are frozen in the processes of Spark's daemon, and nowhere else."""
+"""Modules are frozen and tracebacks hidden in Spark's own processes, and nowhere else."""
 
 from __future__ import annotations
 
@@ -30,3 +30,25 @@ def test_modules_are_frozen_once_in_processes_of_the_daemon(main: str, frozen: s
     command = [sys.executable, "-c", FREEZE, main]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == frozen
+
+
+HIDE = """
+import os, sys
+from importlib.machinery import ModuleSpec
+from kafkalite.errors import ConfigError
+from kafkalite.spark.processes import errors_in_one_line
+sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
+for error in (ValueError(), ConfigError("x")):
+    try:
+        with errors_in_one_line():
+            raise error
+    except Exception as found:
+        print(found is error, "SPARK_HIDE_TRACEBACK" in os.environ)
+"""
+
+
+@pytest.mark.parametrize(("main", "hidden"), [("pyspark.daemon", "True"), ("app", "False")])
+def test_tracebacks_of_our_errors_are_hidden_in_processes_of_spark(main: str, hidden: str) -> None:
+    command = [sys.executable, "-c", HIDE, main]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"True False\nTrue {hidden}\n"

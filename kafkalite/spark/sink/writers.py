@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.errors import ConfigError
-from kafkalite.spark.processes import freeze_modules
+from kafkalite.spark.processes import errors_in_one_line, freeze_modules
 from kafkalite.spark.sink.columns import check_columns
 from kafkalite.spark.sink.messages import Staged, Written
 from kafkalite.spark.sink.options import AVRO, BINARY, SinkOptions, parse_sink_options
@@ -133,6 +133,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.sink = Sink(options, columns)
         self._name = self.sink.options.transactional_id or f"kafkalite-spark-{uuid.uuid4()}"
 
+    @errors_in_one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Sends or stages the rows of a task."""
         if not self.sink.options.exactly_once:
@@ -140,6 +141,7 @@ class BatchWriter(DataSourceArrowWriter):
         staging = self.sink.staging(self._name)
         return Written(staging.write(0, uuid.uuid4().hex, self.sink.records(iterator)), "")
 
+    @errors_in_one_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Sends the staged rows of all tasks."""
         if self.sink.options.exactly_once:
@@ -157,6 +159,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], columns: StructType) -> None:
         self.sink = Sink(options, columns)
 
+    @errors_in_one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Sends or stages the rows of a task."""
         context = TaskContext.get()
@@ -168,6 +171,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         staging = self.sink.staging(self._name(query))
         return Written(staging.write(epoch, uuid.uuid4().hex, self.sink.records(iterator)), query)
 
+    @errors_in_one_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Sends the staged rows of all tasks, unless they were sent before."""
         written = [each for each in messages if isinstance(each, Written)]

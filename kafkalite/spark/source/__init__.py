@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.errors import ConfigError
+from kafkalite.spark.processes import errors_in_one_line
 from kafkalite.spark.source.batch import BatchReader, PruningReader
 from kafkalite.spark.source.reading import VALUE_SCHEMA, Reading
 from kafkalite.spark.source.stream import StreamReader
@@ -41,6 +42,7 @@ class KafkaliteSource(DataSource):
         """The name in `format(...)`."""
         return "kafkalite"
 
+    @errors_in_one_line()
     def schema(self) -> StructType:
         """The columns, from the options and the registry. The value's bears the schema that
         the readers of this query read as, whichever is the latest when they run.
@@ -53,16 +55,19 @@ class KafkaliteSource(DataSource):
             columns["value"].metadata = {VALUE_SCHEMA: reading.schema}
         return columns
 
+    @errors_in_one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Spark refuses one that takes filters, unless its setting allows that."""
         given = {name.lower(): text.lower() for name, text in self.options.items()}
         kind = PruningReader if given.get("pushfilters") == "once" else BatchReader
         return kind(dict(self.options), _value_schema(schema))
 
+    @errors_in_one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader; never the simple kind, which ignores limits."""
         return StreamReader(dict(self.options), _value_schema(schema))
 
+    @errors_in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; a log is only ever added to."""
         from kafkalite.spark.sink.writers import BatchWriter
@@ -71,6 +76,7 @@ class KafkaliteSource(DataSource):
             raise ConfigError("mode overwrite: a log is only added to, use mode append")
         return BatchWriter(dict(self.options), schema)
 
+    @errors_in_one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A stream writer."""
         from kafkalite.spark.sink.writers import StreamWriter

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from kafkalite.columnar.ranges import check_no_loss
+from kafkalite.spark.processes import errors_in_one_line
 from kafkalite.spark.source.pruning import Pruning, pushed
 from kafkalite.spark.source.reading import RangePartition, Reading
 
@@ -23,6 +24,7 @@ class BatchReader(DataSourceReader):
         self.reading = Reading(options, schema)
         self.pruning = Pruning()
 
+    @errors_in_one_line()
     def partitions(self) -> Sequence[InputPartition]:
         """Offset ranges, each a Spark partition."""
         reading, options = self.reading, self.reading.options

@@ -18,6 +18,7 @@ from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.spark.options import OF_BATCHES, Place, SourceOptions, parse_options
+from kafkalite.spark.processes import errors_in_one_line, freeze_modules
 from kafkalite.spark.source.planning import Bounds, Offsets, planned, resolved, times_of
 from kafkalite.spark.source.schemas import as_text, given_schema, value_format, value_type
 
@@ -130,13 +131,13 @@ class Reading:
         """The records of one range, in a worker process."""
         from kafkalite.columnar.reading import read_range
         from kafkalite.columnar.source_rows import source_batch
-        from kafkalite.spark.processes import freeze_modules
 
         options, decoder, schema = self.options, self.decoder(), self.columns()
         freeze_modules()
-        for rows in read_range(
-            options.settings, wanted, fail_on_data_loss=options.fail_on_data_loss
-        ):
-            yield source_batch(decoder.decode(rows), schema)
+        with errors_in_one_line():
+            for rows in read_range(
+                options.settings, wanted, fail_on_data_loss=options.fail_on_data_loss
+            ):
+                yield source_batch(decoder.decode(rows), schema)
         if decoder.unread_count:
             log.warning("%s: %d records could not be decoded", wanted, decoder.unread_count)

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from kafkalite.columnar.ranges import check_no_loss
 from kafkalite.core.types import TopicPartition
 from kafkalite.spark.options import format_offsets, parse_offsets
+from kafkalite.spark.processes import errors_in_one_line
 from kafkalite.spark.source.planning import Offsets, next_end
 from kafkalite.spark.source.reading import RangePartition, Reading
 
@@ -67,19 +68,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The placeholder; Spark may ask more than once before the first batch is committed."""
         return {START: None}
 
+    @errors_in_one_line()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """`maxOffsetsPerTrigger`, or no limit."""
         records = self.reading.options.max_offsets_per_trigger
         return ReadAllAvailable() if records is None else ReadMaxRows(records)
 
+    @errors_in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes the end as it is now; the query stops there."""
         self._target = self._end()
 
+    @errors_in_one_line()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The end of the log, for the query's progress."""
         return {OFFSETS: format_offsets(self._end())}
 
+    @errors_in_one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end offsets of the next batch; `start` where there is none yet."""
         reading, options = self.reading, self.reading.options
@@ -117,6 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, now = self._last_batch_at, self._lookup.now()
         return before is None or now - before >= self.reading.options.max_trigger_delay_seconds
 
+    @errors_in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets."""
         first = parse_offsets(end[FROM] if START in start else start[OFFSETS])
@@ -128,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return self.reading.read(partition.wanted)
 
+    @errors_in_one_line()
     def commit(self, end: dict[str, Any]) -> None:
         """Sets the group's offsets, if there is one, for those who watch its lag. The checkpoint
         is what the query goes by.
