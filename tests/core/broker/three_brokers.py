@@ -41,8 +41,11 @@ class ThreeBrokers(SimulatedCluster):
         self.server = CoordinationServer(self.host("zookeeper").loop, self.chance("zookeeper"))
         self.peer = self.host("peer")
         self._connections: dict[tuple[int, tuple[Any, ...]], BrokerConnection] = {}
+        self.start(1)  # first, so that it is the controller
+        self.wait_for(1)
         self.start_all()
-        self.run(lambda: self.has_agreed(), 60)
+        self.run(self.has_agreed, 60)
+        assert self.controller() == 1
 
     def start(self, node_id: int) -> None:
         rack = self.racks.get(node_id)
