@@ -23,7 +23,7 @@ from kafkalite.testing.workload import Workload
 
 EVENTS: Final = 20
 NEVER_MS: Final = 10**7  # a client waits for its brokers, however long they are away
-PROGRAMS: Final = ("produce", "produce", "produce_hastily", "read", "look", "consume")
+PROGRAMS: Final = ("produce", "produce", "produce_hastily", "transact", "read", "look", "consume")
 SESSION_MS: Final = 2_000  # of a broker: much is to happen in a short time
 SETTINGS: Final = {
     "leader.imbalance.check.interval.seconds": "4",

@@ -1,0 +1,89 @@
+"""Replication broken on purpose, and the histories that find each break.
+
+Three worlds, each of which runs one history a seed:
+
+    cluster      whole brokers, their network, coordination and clients: kafkalite.testing.lives
+    replicas     three replicas of a partition, real logs under both machines: test_convergence
+    controller   the controller, its feed, and brokers as lists: test_controlled_world
+
+A break has to be found within so many seeds of one of them, a few of which its first seed needs.
+The same worlds find nothing in the code as it is; their own tests say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import breaks
+import pytest
+import test_controlled_world as controller
+import test_convergence as replicas
+from breaks import Break
+
+from kafkalite.testing.lives import lived
+
+
+def fails_in_a_cluster(seed: int) -> bool:
+    try:
+        return bool(lived(seed).violations)
+    except AssertionError:  # an invariant, or a cluster that does not heal
+        return True
+
+
+def fails_in_replicas(seed: int) -> bool:
+    try:
+        world = replicas.history(seed, 400)
+        world.converge()
+        for replica in world.replicas.values():
+            world.check_has_all_committed(replica)
+    except AssertionError:
+        return True
+    return False
+
+
+def fails_in_the_controller(seed: int) -> bool:
+    try:
+        controller.run(seed, 300)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("found_by", "broken", "seeds"),
+    [
+        (fails_in_replicas, breaks.truncates_to_the_high_watermark, 10),
+        (fails_in_replicas, breaks.counts_a_follower_too_early, 20),
+        (fails_in_replicas, breaks.acknowledges_before_the_in_sync_set_has_it, 5),
+        (fails_in_replicas, breaks.skips_the_leader_epoch_of_requests, 400),
+        (fails_in_replicas, breaks.appends_whatever_its_position, 20),
+        (fails_in_replicas, breaks.commits_by_the_set_in_force, 40),
+        (fails_in_replicas, breaks.joins_below_the_start_of_the_epoch, 400),
+        (fails_in_the_controller, breaks.skips_the_partition_epoch_at_the_controller, 100),
+        (fails_in_the_controller, breaks.elects_outside_the_in_sync_set, 5),
+        (fails_in_the_controller, breaks.forgets_broker_epochs, 20),
+        (fails_in_the_controller, breaks.joins_under_any_broker_epoch, 300),
+    ],
+)
+def test_a_break_is_found(
+    monkeypatch: pytest.MonkeyPatch, found_by: Callable[[int], bool], broken: Break, seeds: int
+) -> None:
+    broken(monkeypatch)
+    assert any(found_by(seed) for seed in range(seeds))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "seeds"),
+    [
+        (breaks.truncates_to_the_high_watermark, 20),
+        (breaks.counts_a_follower_too_early, 30),
+        (breaks.acknowledges_before_the_in_sync_set_has_it, 5),
+        (breaks.acknowledges_after_its_deposition, 20),
+    ],
+)
+def test_a_break_is_found_in_a_whole_cluster(
+    monkeypatch: pytest.MonkeyPatch, broken: Break, seeds: int
+) -> None:
+    broken(monkeypatch)
+    assert any(fails_in_a_cluster(seed) for seed in range(seeds))
