@@ -379,6 +379,8 @@ class Client(Lifetime):
         until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
             left = [slot for slot in self._slots_of_all() if slot.address != but]
+            if not left:
+                raise BrokerUnavailable("there is no other broker to ask")
             count = len(left)
 
             def attempt() -> Coroutine[Any, Any, R] | None:

@@ -11,8 +11,10 @@ from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.types import TopicPartition
 from kafkalite.node import Node, start_node
+from kafkalite.testing.cluster import SimulatedCluster
 from kafkalite.testing.simulation import Host, World
 from kafkalite.testing.storage import MemoryStorage
 
@@ -85,3 +87,24 @@ def test_the_same_seed_founds_the_same_cluster() -> None:
             _, node = start(world, Random(7), MemoryStorage())
             names.append(node.broker.image.cluster_id)
     assert names[0] == names[1]
+
+
+def test_the_only_broker_may_be_silent_for_a_while() -> None:
+    """There is no other to be asked for the coordinator, which must not keep the client's loop."""
+    with SimulatedCluster(1, brokers=1) as cluster:
+        cluster.start_all()
+        host, client = cluster.host("client"), cluster.client(1)
+        request = FindCoordinatorRequest(key="g", coordinator_keys=("g",))
+
+        async def ask() -> None:
+            await client.ask_coordinator(request, "g")
+
+        cluster.result(host, client.start())
+        cluster.result(host, ask())
+        cluster.pause(1)
+        asking = host.spawn(ask())
+        cluster.pass_seconds(5)
+        assert not asking.done()
+        cluster.go_on(1)
+        cluster.run(asking.done, 5)
+        cluster.result(host, client.close())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pytest import MonkeyPatch
+import pytest
 
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster import in_sync, partition_changes, registrations
@@ -20,10 +20,10 @@ from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.types import NO_EPOCH
 from kafkalite.errors import ErrorCode
 
-Break = Callable[[MonkeyPatch], None]
+Break = Callable[[pytest.MonkeyPatch], None]
 
 
-def truncates_to_the_high_watermark(patch: MonkeyPatch) -> None:
+def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """A new follower cuts its log at its high watermark, which lags, instead of by epochs."""
     whole = Partition.replay
 
@@ -38,7 +38,7 @@ def truncates_to_the_high_watermark(patch: MonkeyPatch) -> None:
     patch.setattr(Partition, "replay", replay)
 
 
-def counts_a_follower_too_early(patch: MonkeyPatch) -> None:
+def counts_a_follower_too_early(patch: pytest.MonkeyPatch) -> None:
     """A follower counts with what is sent to it, not with what it says that it has."""
     whole = FollowerState.note
 
@@ -49,7 +49,7 @@ def counts_a_follower_too_early(patch: MonkeyPatch) -> None:
     patch.setattr(FollowerState, "note", note)
 
 
-def acknowledges_before_the_in_sync_set_has_it(patch: MonkeyPatch) -> None:
+def acknowledges_before_the_in_sync_set_has_it(patch: pytest.MonkeyPatch) -> None:
     """The high watermark is the end of the leader's own log."""
 
     def advance(self: Leader) -> bool:
@@ -59,7 +59,7 @@ def acknowledges_before_the_in_sync_set_has_it(patch: MonkeyPatch) -> None:
     patch.setattr(Leader, "_advance", advance)
 
 
-def skips_the_leader_epoch_of_requests(patch: MonkeyPatch) -> None:
+def skips_the_leader_epoch_of_requests(patch: pytest.MonkeyPatch) -> None:
     """A request is answered in whatever leader epoch its sender lives."""
 
     def check_leader(self: PartitionReplication, current_leader_epoch: int = NO_EPOCH) -> None:
@@ -68,7 +68,7 @@ def skips_the_leader_epoch_of_requests(patch: MonkeyPatch) -> None:
     patch.setattr(PartitionReplication, "check_leader", check_leader)
 
 
-def skips_the_partition_epoch_at_the_controller(patch: MonkeyPatch) -> None:
+def skips_the_partition_epoch_at_the_controller(patch: pytest.MonkeyPatch) -> None:
     """A leader's request may overwrite a state that it has not seen."""
     whole = in_sync._refused_epochs
 
@@ -79,7 +79,7 @@ def skips_the_partition_epoch_at_the_controller(patch: MonkeyPatch) -> None:
     patch.setattr(in_sync, "_refused_epochs", refused)
 
 
-def elects_outside_the_in_sync_set(patch: MonkeyPatch) -> None:
+def elects_outside_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
     """Any live replica may lead."""
 
     def elect(partition: Any, live: Any, election: Any) -> tuple[int, bool]:
@@ -91,12 +91,12 @@ def elects_outside_the_in_sync_set(patch: MonkeyPatch) -> None:
     patch.setattr(partition_changes, "_elect", elect)
 
 
-def forgets_broker_epochs(patch: MonkeyPatch) -> None:
+def forgets_broker_epochs(patch: pytest.MonkeyPatch) -> None:
     """A broker that was started again counts as the one that it was before."""
     patch.setattr(registrations, "_restarted", lambda image, brokers: {})
 
 
-def acknowledges_after_its_deposition(patch: MonkeyPatch) -> None:
+def acknowledges_after_its_deposition(patch: pytest.MonkeyPatch) -> None:
     """A leader that was replaced answers what waits as if it had been committed."""
 
     def lose(self: DelayedProduce[Any], key: Any) -> bool:
@@ -106,7 +106,7 @@ def acknowledges_after_its_deposition(patch: MonkeyPatch) -> None:
     patch.setattr(DelayedProduce, "lose", lose)
 
 
-def appends_whatever_its_position(patch: MonkeyPatch) -> None:
+def appends_whatever_its_position(patch: pytest.MonkeyPatch) -> None:
     """A follower appends an answer, though its log is another since it asked."""
     whole = Follower.answered
 
@@ -118,13 +118,13 @@ def appends_whatever_its_position(patch: MonkeyPatch) -> None:
     patch.setattr(Follower, "answered", answered)
 
 
-def commits_by_the_set_in_force(patch: MonkeyPatch) -> None:
+def commits_by_the_set_in_force(patch: pytest.MonkeyPatch) -> None:
     """A joining follower does not count until the leader has heard that it has joined."""
     patch.setattr(Leader, "maximal_in_sync", property(lambda self: self.in_sync_replicas))
     patch.setattr(Leader, "_is_about_to_join", lambda self, state, now_ms: False)
 
 
-def joins_below_the_start_of_the_epoch(patch: MonkeyPatch) -> None:
+def joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
     """A follower joins once it has what its leader knows to be committed, not all that may be."""
 
     def belongs(self: Leader, node: int, state: FollowerState, now_ms: int) -> bool:
@@ -136,7 +136,7 @@ def joins_below_the_start_of_the_epoch(patch: MonkeyPatch) -> None:
     patch.setattr(Leader, "_belongs", belongs)
 
 
-def joins_under_any_broker_epoch(patch: MonkeyPatch) -> None:
+def joins_under_any_broker_epoch(patch: pytest.MonkeyPatch) -> None:
     """A follower joins by what it fetched before it was started again."""
     whole = in_sync._refused_brokers
 
@@ -144,4 +144,3 @@ def joins_under_any_broker_epoch(patch: MonkeyPatch) -> None:
         return whole(tuple(replace(m, broker_epoch=NO_EPOCH) for m in members), leader, image)
 
     patch.setattr(in_sync, "_refused_brokers", refused)
-
