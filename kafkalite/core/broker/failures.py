@@ -3,7 +3,10 @@
     a log fails, is well again ─────────┬──look──> differences ──ReportReplicas──> controller
     each second, and with every image ──┘               └── asked again while there are some
 
-Owns   the one report on its way.
+A disk that is full takes no records, though the log is whole. Others lead for REFUSAL_MS then, and
+again if it is full still.
+
+Owns   the one report on its way; the logs that took no records a moment ago.
 Fails  by trying again: the controller may be away, or another by then.
 """
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_MS: Final = 1_000
 REST_MS: Final = 200
+REFUSAL_MS: Final = 30_000
 
 
 class FailureReports:
@@ -32,6 +36,7 @@ class FailureReports:
         self._is_asking = False
         self._rests_until_ms = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._refused: dict[TopicPartition, int] = {}  # until when they count as failed
         broker.add_duty(Duty("failed replicas", LOOK_MS, self._look_now_and_then))
 
     def look(self) -> None:
@@ -46,7 +51,7 @@ class FailureReports:
             self._timer = later(rest_ms / 1_000, self._look_after_rest)
             return
         self._rests_until_ms = now_ms + REST_MS
-        topics = differences(broker.node_id, broker.image, self._failed())
+        topics = differences(broker.node_id, broker.image, self._failed(now_ms))
         if topics:
             self._is_asking = True
             request = ReportReplicasRequest(broker.node_id, epoch, topics)
@@ -61,11 +66,18 @@ class FailureReports:
         self._timer = None
         self.look()
 
-    def _failed(self) -> set[TopicPartition]:
+    def _failed(self, now_ms: int) -> set[TopicPartition]:
         failed = set(self._broker.partitions.offline)
         for held in self._broker.topics_held():
-            failed.update(each.topic_partition for each in held if each.log.failure is not None)
-        return failed
+            for partition in held:
+                health = partition.log.health
+                if health.failure is not None:
+                    failed.add(partition.topic_partition)
+                if health.refuses and partition.replication.replica_count > 1:
+                    health.refuses = False
+                    self._refused[partition.topic_partition] = now_ms + REFUSAL_MS
+        self._refused = {tp: until for tp, until in self._refused.items() if until > now_ms}
+        return failed.union(self._refused)
 
     def _answered(self, answer: Any) -> None:
         """An answer without error is followed by an image."""

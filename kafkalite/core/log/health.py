@@ -29,6 +29,7 @@ class Health:
         "failure",
         "on_change",
         "readable_end",
+        "refuses",
     )
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -36,6 +37,7 @@ class Health:
         self.failure: str | None = None
         self.readable_end = EVERYTHING  # below it the log is what it was
         self.can_reopen = False  # a fresh look at the disk may mend it
+        self.refuses = False  # the disk took an append back, as when it is full; the log is whole
         self._is_hidden = False  # nothing is read, as its files may be changing
         self.on_change: Callable[[], object] = _nothing  # called when readers see something else
 

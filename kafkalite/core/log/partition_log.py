@@ -307,6 +307,7 @@ class PartitionLog(ReadableLog):
             segment.log.truncate(size)
         except OSError as worse:
             self.health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+        self.health.refuses = True
         raise StorageError(f"{self.topic_partition}: append: {error}") from error
 
     def _note_abort(self, segment: Segment, aborted: AbortedTransaction) -> None:

@@ -91,3 +91,18 @@ def test_the_last_member_leads_on_for_readers(place: ThreeBrokers) -> None:
     assert (place.state("alone").leader, place.state("alone").leader_epoch) == (1, 0)
     assert place.fetch(1, "alone").records
     assert offline(place, 2, "alone") == (1,)
+
+
+@pytest.mark.parametrize("full", [1, 3])
+def test_others_go_on_where_a_disk_is_full(place: ThreeBrokers, full: int) -> None:
+    """The log is whole, so nothing has to be opened again once there is room."""
+    place.brokers[full].storage.fail("append", errno.ENOSPC, times=3)
+    begin = place.seconds
+    place.produce("t", b"b", b"c")
+    assert place.seconds - begin < 5
+    place.until(lambda: place.state("t").failed_replicas == (full,), 5)
+    assert full not in place.state("t").in_sync_replicas
+    assert place.held(full, "t").log.failure is None
+    place.until(lambda: sorted(place.state("t").in_sync_replicas) == [1, 2, 3], 60)
+    assert place.state("t").failed_replicas == ()
+    assert {place.held(node, "t").log.log_end_offset for node in (1, 2, 3)} == {3}
