@@ -119,3 +119,20 @@ def test_a_verifiable_producer_loses_nothing_while_a_broker_dies(
     reading = ["--from-beginning", "--max-messages", "2000", "--timeout-ms", "20000"]
     read = tool(CONSUMER, "--topic", "verified", *reading).splitlines()
     assert sorted(read) == sorted(event["value"] for event in sent)
+
+
+def test_kafka_streams_counts_exactly_once_while_brokers_die(
+    tool: Tool, jvm: Any, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    for topic in ("words", "counts"):
+        created = ["--topic", topic, "--partitions", "2", "--replication-factor", "3"]
+        tool("TopicCommand", "--create", *created)
+    arguments = ["words", "counts", "exactly_once_v2", str(tmp_path / "state")]
+    with jvm.running("WordCount", cluster.bootstrap_servers, *arguments) as counting:
+        for node_id in cluster.node_ids:
+            time.sleep(2)
+            cluster.kill(node_id)
+            time.sleep(1)
+            cluster.start(node_id)
+        told = counting.stdout.read()
+    assert told.splitlines()[-1] == "done"

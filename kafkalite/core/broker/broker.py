@@ -464,8 +464,8 @@ class Broker:
 
     def create_topics(self, names: Iterable[str]) -> Pending[CreateTopicsResponse]:
         """Makes topics as the broker's defaults say; internal ones as Kafka does."""
-        count = len(self.image.brokers)
-        topics = tuple(creatable(name, self.config, count) for name in names)
+        is_alone = self._fetching is None
+        topics = tuple(creatable(name, self.config, is_alone=is_alone) for name in names)
         return self.control(CreateTopicsRequest(topics))
 
     async def put_in_force(self, image: ClusterImage) -> None:

@@ -238,21 +238,32 @@ class Controller:
     def _in_service(
         self, partitions: tuple[PartitionImage, ...], first: int = 0, *, manual: bool
     ) -> tuple[PartitionImage, ...]:
-        """New partitions, without brokers that shut down in their in-sync sets. The first has the
-        number `first`."""
+        """New partitions, without brokers that shut down or are away in their in-sync sets. The
+        first has the number `first`."""
         live = LiveBrokers.of(self.image)
-        if live.active == live.registered:
-            return partitions
         served = []
         for index, made in enumerate(partitions, first):
             active = tuple(node for node in made.replicas if node in live.active)
             if not active:
                 raise all_leaving(index, made.replicas, manual=manual)
-            served.append(next_state(made, replace(made, in_sync_replicas=active), live))
+            if active == made.replicas:
+                served.append(made)
+            else:
+                served.append(next_state(made, replace(made, in_sync_replicas=active), live))
         return tuple(served)
 
     def _racks(self) -> dict[int, str | None]:
         return {node_id: broker.rack for node_id, broker in self.image.brokers.items()}
+
+    def _away(self) -> list[int]:
+        """The brokers that hold replicas and are not registered now: they are taken to come back,
+        so that topics can be made while one restarts."""
+        missing = self.image.settled_epochs.keys() - self.image.brokers.keys()
+        if not missing:
+            return []
+        topics = self.image.topics.values()
+        partitions = (partition for topic in topics for partition in topic.partitions)
+        return sorted(missing & {node for each in partitions for node in each.replicas})
 
     # -- topics come
 
@@ -289,7 +300,7 @@ class Controller:
         defaults = {
             name: self.config[name] for name in ("num.partitions", "default.replication.factor")
         }
-        placed = place(topic, self._racks(), defaults, self.random)
+        placed = place(topic, self._racks(), defaults, self.random, self._away())
         partitions = self._in_service(images.new_partitions(placed), manual=bool(topic.assignments))
         return TopicImage(topic.name, self._new_topic_id(), partitions, configs)
 
@@ -335,7 +346,9 @@ class Controller:
         topic = self.image.topics.get(wanted.name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        placed = place_more(topic, wanted.count, wanted.assignments, self._racks(), self.random)
+        placed = place_more(
+            topic, wanted.count, wanted.assignments, self._racks(), self.random, self._away()
+        )
         first, made = len(topic.partitions), images.new_partitions(placed)
         more = self._in_service(made, first, manual=wanted.assignments is not None)
         grown = replace(topic, partitions=(*topic.partitions, *more))

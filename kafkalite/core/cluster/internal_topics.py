@@ -1,7 +1,8 @@
 """The topics in which coordinators keep their state, as Kafka makes them.                  [P]
 
 Owns   their names and settings.
-Source apache/kafka `AutoTopicCreationManager`, `GroupCoordinator.groupMetadataTopicConfigs`,
+Source KIP-115; apache/kafka `AutoTopicCreationManager`,
+       `GroupCoordinator.groupMetadataTopicConfigs`,
        `TransactionStateManager.transactionTopicConfigs`.
 """
 
@@ -18,32 +19,33 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
-def creatable(name: str, config: BrokerConfig, broker_count: int) -> CreatableTopic:
+def creatable(name: str, config: BrokerConfig, *, is_alone: bool) -> CreatableTopic:
     """The request that creates `name` on demand: a topic with the broker's defaults, or an internal
-    one, with as many replicas as there are brokers for."""
+    one. In a cluster it has the replicas that the settings name, or is refused while there are too
+    few brokers (KIP-115); on a broker that stands alone, one."""
     if name == OFFSETS_TOPIC:
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(config["offsets.topic.segment.bytes"]),
         }
-        return _internal(name, "offsets.topic", configs, config, broker_count)
+        return _internal(name, "offsets.topic", configs, config, is_alone=is_alone)
     if name == TRANSACTIONS_TOPIC:
-        min_isr: int = config["transaction.state.log.min.isr"]
+        min_isr = 1 if is_alone else config["transaction.state.log.min.isr"]
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(min(min_isr, broker_count)),
+            "min.insync.replicas": str(min_isr),
             "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
             "unclean.leader.election.enable": "false",
         }
-        return _internal(name, "transaction.state.log", configs, config, broker_count)
+        return _internal(name, "transaction.state.log", configs, config, is_alone=is_alone)
     return CreatableTopic(name, BROKER_DEFAULT, BROKER_DEFAULT, (), ())
 
 
 def _internal(
-    name: str, prefix: str, configs: dict[str, str], config: BrokerConfig, broker_count: int
+    name: str, prefix: str, configs: dict[str, str], config: BrokerConfig, *, is_alone: bool
 ) -> CreatableTopic:
-    replicas = min(int(config[f"{prefix}.replication.factor"]), broker_count)
+    replicas = 1 if is_alone else int(config[f"{prefix}.replication.factor"])
     settings = tuple(CreatableTopicConfig(key, value) for key, value in configs.items())
     return CreatableTopic(name, config[f"{prefix}.num.partitions"], replicas, (), settings)

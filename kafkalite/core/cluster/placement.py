@@ -79,13 +79,15 @@ def place(
     brokers: Racks,
     defaults: Mapping[str, int],
     random: Random,
+    away: Sequence[int] = (),
 ) -> list[tuple[int, ...]]:
     """The replicas of each partition, as asked for or spread over `brokers`.
 
-    `defaults` holds the broker's num.partitions and default.replication.factor.
+    `defaults` holds the broker's num.partitions and default.replication.factor. `away` are brokers
+    that are down for now: they get replicas where there are not enough others.
     """
     if topic.assignments:
-        return _check_assignments(topic, brokers)
+        return _check_assignments(topic, (*brokers, *away))
     partition_count = topic.num_partitions
     if partition_count == BROKER_DEFAULT:
         partition_count = defaults["num.partitions"]
@@ -99,7 +101,7 @@ def place(
     if replication_factor <= 0:
         words = "Replication factor must be larger than 0, or -1 to use the default value."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
-    return _spread(partition_count, replication_factor, brokers, random)
+    return _spread(partition_count, replication_factor, brokers, random, away)
 
 
 def place_more(
@@ -108,8 +110,9 @@ def place_more(
     assignments: Sequence[CreatePartitionsAssignment] | None,
     brokers: Racks,
     random: Random,
+    away: Sequence[int] = (),
 ) -> list[tuple[int, ...]]:
-    """The replicas of the partitions that `topic` lacks to have `count` in all."""
+    """The replicas of the partitions that `topic` lacks to have `count` in all; see `place`."""
     known = len(topic.partitions)
     if count == known:
         words = f"Topic already has {known} partition(s)."
@@ -124,7 +127,7 @@ def place_more(
     first = topic.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing_replicas)
     if assignments is None:
-        return _spread(count - known, replication_factor, brokers, random)
+        return _spread(count - known, replication_factor, brokers, random, away)
     if len(assignments) != count - known:
         _refuse_replicas(
             f"Attempted to add {count - known} additional partition(s), but only "
@@ -132,7 +135,7 @@ def place_more(
         )
     placed = [assignment.broker_ids for assignment in assignments]
     for replicas in dict.fromkeys(placed):
-        check_replicas(replicas, brokers, replication_factor)
+        check_replicas(replicas, (*brokers, *away), replication_factor)
     return placed
 
 
@@ -143,18 +146,36 @@ def _check_count(partition_count: int) -> None:
 
 
 def _spread(
-    partition_count: int, replication_factor: int, racks: Racks, random: Random
+    partition_count: int,
+    replication_factor: int,
+    racks: Racks,
+    random: Random,
+    away: Sequence[int],
 ) -> list[tuple[int, ...]]:
     """Leaders go round the brokers; with each round the followers are shifted by one more. A
-    partition's replicas lie in as many racks as possible (KIP-36)."""
-    count = len(racks)
-    if replication_factor > count:
+    partition's replicas lie in as many racks as possible (KIP-36). Brokers that are `away` come
+    last, and lead nothing."""
+    known = len(racks) + len(away) if racks else 0  # without a leader there is no partition
+    if replication_factor > known:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): The target "
-            f"replication factor of {replication_factor} cannot be reached because only {count} "
+            f"replication factor of {replication_factor} cannot be reached because only {known} "
             "broker(s) are registered.",
         )
+    lacking = max(0, replication_factor - len(racks))
+    placed = _spread_over(partition_count, replication_factor - lacking, racks, random)
+    if not lacking:
+        return placed
+    turns = itertools.cycle(away)
+    return [(*replicas, *itertools.islice(turns, lacking)) for replicas in placed]
+
+
+def _spread_over(
+    partition_count: int, replication_factor: int, racks: Racks, random: Random
+) -> list[tuple[int, ...]]:
+    """The same with the brokers that are there, of which there are enough."""
+    count = len(racks)
     ordered, rack_count = _alternating(racks), len(set(racks.values()))
     start = random.randrange(count)
     shift = random.randrange(count)

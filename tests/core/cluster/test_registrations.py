@@ -340,3 +340,19 @@ def test_a_registration_whose_step_was_cut_off_is_handled_again(written: int) ->
     assert cluster.machine.image.settled_epochs[1] == cluster.epoch(1) == 99
     cluster.run(BrokerRegistered(record))
     assert cluster.written == ()
+
+
+def test_topics_are_made_while_a_broker_with_replicas_is_away() -> None:
+    """A broker that restarts keeps nobody from making topics; one without replicas does not count:
+    it may be gone for good."""
+    cluster = Cluster((1, 2, 3, 4))
+    cluster.create((1, 2, 3))
+    cluster.stop(3, 4)
+    (made,) = cluster.run(CreateTopicsRequest((CreatableTopic("u", 2, 3, (), ()),))).topics
+    assert not made.error_code
+    for partition in cluster.machine.image.topics["u"].partitions:
+        assert {*partition.replicas} == {1, 2, 3}
+        assert {*partition.in_sync_replicas} == {1, 2}
+        assert partition.leader in {1, 2}
+    (refused,) = cluster.run(CreateTopicsRequest((CreatableTopic("v", 1, 4, (), ()),))).topics
+    assert refused.error_code is ErrorCode.INVALID_REPLICATION_FACTOR

@@ -64,6 +64,21 @@ def test_more_replicas_than_brokers_are_refused() -> None:
     )
 
 
+def test_brokers_that_are_away_hold_replicas_where_others_are_too_few() -> None:
+    there = dict.fromkeys((1, 2), None)
+
+    def spread(replication_factor: int, away: tuple[int, ...]) -> list[tuple[int, ...]]:
+        topic = CreatableTopic("t", 4, replication_factor, (), ())
+        return place(topic, there, {}, Random(7), away)
+
+    assert {node for replicas in spread(2, (3,)) for node in replicas} == {1, 2}
+    for replicas in spread(3, (3,)):
+        assert replicas[2] == 3, "and leads nothing"
+    assert Counter(replicas[2] for replicas in spread(3, (3, 4))) == {3: 2, 4: 2}
+    with pytest.raises(ApiError, match=r"only 3 broker\(s\) are registered"):
+        spread(4, (3,))
+
+
 def test_a_topic_whose_first_partition_is_being_moved_grows_by_its_replication_factor() -> None:
     moving = PartitionImage((3, 1, 2), 1, 1, (1, 2), 1, (3,), (2,))
     topic = TopicImage("t", ZERO_UUID, (moving,))
