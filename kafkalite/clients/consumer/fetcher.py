@@ -24,6 +24,7 @@ from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, NO_LIMIT, NOBODY, Positions
 from kafkalite.clients.metadata import Cluster
+from kafkalite.clients.silence import SilentLeaders
 from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
@@ -65,6 +66,7 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._busy: set[int] = set()  # nodes with a fetch in flight, or being connected
         self._background = BackgroundTasks(client, self.pump)
+        self._silent = SilentLeaders(client, self._background, self.settings.fetch_max_wait_ms)
         self._resetting = self._checking = self._closed = False
         self._grouped_for: tuple[Cluster | None, int] = (None, 0)
         self._grouped: dict[int, dict[TopicPartition, None]] = {}
@@ -74,6 +76,7 @@ class Fetcher:
         """Stops everything; buffered records are dropped."""
         self._closed = True
         self.positions.assign(())
+        self._silent.close()
         await self._background.close()
         await self._client.close_lane(self._lane)
 
@@ -188,6 +191,7 @@ class Fetcher:
             self._failed(node_id, asked, error)
         else:
             answer.add_done_callback(partial(self._fetched, node_id, asked))
+            self._silent.watch(connection, node_id, answer, partial(iter, asked))
 
     def _connected(
         self,

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from operator import index
+from operator import attrgetter, index
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
@@ -32,6 +32,7 @@ from kafkalite.clients.metadata import TopicInfo
 from kafkalite.clients.producer.accumulator import Accumulator, Answer, Batch, Settings, Settled
 from kafkalite.clients.producer.batching import check_lengths, record_bytes
 from kafkalite.clients.producer.routing import Router
+from kafkalite.clients.silence import SilentLeaders
 from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.produce import (
@@ -53,6 +54,7 @@ ACKS: Final = {"all": ALL, -1: ALL, 0: 0, 1: 1}
 FLUSH_AFTER_ERROR_SECONDS: Final = 5.0
 TIMESTAMP_MIN: Final = -(1 << 63)
 TIMESTAMP_MAX: Final = (1 << 63) - 1
+PLACE_OF: Final = attrgetter("topic_partition")  # of a batch
 NO_TRANSACTION_TIMEOUT_MS: Final = 60_000  # brokers want one though there is no transaction
 
 
@@ -125,6 +127,7 @@ class Producer(Lifetime):
         self._router = Router(self._settings.batch_bytes, self._random)
         self._lane = self._client.new_lane("produce")
         self._background = BackgroundTasks(self._client, self._pump)
+        self._silent = SilentLeaders(self._client, self._background)
         self._connecting: set[int] = set()
         self._identifying = self._pump_is_due = self._started = self._closed = False
         self._progress: asyncio.Future[None] | None = None
@@ -171,6 +174,7 @@ class Producer(Lifetime):
                 await self.flush()
         finally:
             self._closed = True
+            self._silent.close()
             await self._background.close()
             gone = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
             self._finish(self._accumulator.abandon(gone))
@@ -390,6 +394,8 @@ class Producer(Lifetime):
             else:
                 answer = connection.submit(request)
                 answer.add_done_callback(partial(self._answered, batches))
+                places = partial(map, PLACE_OF, batches)
+                self._silent.watch(connection, node_id, answer, places)
         except BrokerUnavailable as error:
             self._settle(batches, Answer(ErrorCode.NETWORK_EXCEPTION, message=str(error)))
         except ApiError as error:
