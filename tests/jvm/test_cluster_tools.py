@@ -103,11 +103,14 @@ def test_partitions_move(tool: Tool, tmp_path: Path) -> None:
 
 
 def test_a_verifiable_producer_loses_nothing_while_a_broker_dies(
-    tool: Tool, jvm: Any, cluster: EmbeddedCluster
+    tool: Tool, jvm: Any, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     created = ["--topic", "verified", "--partitions", "3", "--replication-factor", "3"]
     tool("TopicCommand", "--create", *created)
+    settings = tmp_path / "producer.properties"
+    settings.write_text("retries=1000\n")  # where the tool has none, what is under way fails
     options = ["--topic", "verified", "--max-messages", "2000", "--throughput", "500"]
+    options += ["--command-config", str(settings)]
     servers = ["--bootstrap-server", cluster.bootstrap_servers]
     with jvm.running(f"{TOOLS}.VerifiableProducer", *servers, *options, "--acks", "-1") as producer:
         told = [next(producer.stdout) for _ in range(300)]
