@@ -92,7 +92,8 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
     with TemporaryDirectory(prefix="kafkalite-external-") as scratch:
         folder = Path(scratch)
         (folder / "suite").mkdir()
-        ours = None if options.bootstrap else fresh(suite, folder / "data", options.brokers)
+        words = options.logs / f"{suite.name}-brokers.log"
+        ours = None if options.bootstrap else fresh(suite, folder / "data", options.brokers, words)
         with ours or nullcontext():
             at, *others = (ours.bootstrap_servers if ours else options.bootstrap).split(",")
             host, _, port = at.rpartition(":")
@@ -104,12 +105,18 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
     return told(suite, target, outcomes, time.monotonic() - started, log)
 
 
-def fresh(suite: Suite, data: Path, brokers: int) -> EmbeddedBroker | EmbeddedCluster:
-    """A fresh broker of ours, or a cluster of several."""
+def fresh(suite: Suite, data: Path, brokers: int, words: Path) -> EmbeddedBroker | EmbeddedCluster:
+    """A fresh broker of ours, or a cluster of several, whose logs go into the file `words`."""
     if brokers == 1:
         return EmbeddedBroker(data, listen=suite.listen, overrides=suite.settings)
     settings = {name: text for name, text in suite.settings.items() if name != "node.id"}
-    return EmbeddedCluster(data, brokers=brokers, overrides=settings)
+    words.write_bytes(b"")
+
+    def note(broker: str, line: str) -> None:
+        with words.open("a") as log:
+            log.write(f"{broker}: {line}\n")
+
+    return EmbeddedCluster(data, brokers=brokers, overrides=settings, on_log=note)
 
 
 def told(
