@@ -535,7 +535,8 @@ def test_a_server_waits_for_a_broker_that_is_not_there_yet(tmp_path: Path) -> No
         connection = http.client.HTTPConnection(*server.address, timeout=60)
         connection.request("GET", "/subjects")
         response = connection.getresponse()
-        assert (response.status, json.loads(response.read())["error_code"]) == (500, 50001)
+        assert response.status == 500
+        assert json.loads(response.read())["error_code"] in {50001, 50002}  # refused, or too long
         with EmbeddedBroker(tmp_path, listen=address):
             connection.request("GET", "/subjects")
             response = connection.getresponse()

@@ -174,6 +174,7 @@ def test_watchers_hear_of_values_children_and_existence(backend: Backend) -> Non
         heard: list[str] = []
         stop = client.watch("/a", heard.append)
         client.watch("/later", heard.append)
+        before = "/a"
         for operation, path in (
             (Set("/a", b"1"), "/a"),
             (Create("/a/b", b""), "/a"),
@@ -190,8 +191,10 @@ def test_watchers_hear_of_values_children_and_existence(backend: Backend) -> Non
         ):
             heard.clear()
             await client.transact([operation])
-            await until(lambda: heard)
-            assert set(heard) == {path}, operation
+            await until(lambda: path in heard)  # noqa: B023
+            # ZooKeeper tells of a value and of children apart, the second perhaps only now.
+            assert set(heard) <= {path, before}, operation
+            before = path
         await client.transact([Create("/a/c", b"")])
         await until(lambda: heard)
         await client.transact([Set("/a/c", b"of a child")])
