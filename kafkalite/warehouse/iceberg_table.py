@@ -245,6 +245,9 @@ class IcebergTarget:
                 self._replace(found, transaction, epoch.removed, paths, summary)
             elif paths:
                 transaction.add_files(paths, snapshot_properties=summary)
+            else:  # a snapshot all the same: without one, a later commit of another writer is no
+                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
+                    pass  # conflict, and this one would take its offsets back
             transaction.set_properties({OFFSETS: json.dumps(_offsets_after(epoch, held))})
 
     def _replace(

@@ -24,7 +24,8 @@ from kafkalite.warehouse.engines import LocalEngine
 from kafkalite.warehouse.iceberg_table import IcebergTarget
 from kafkalite.warehouse.load import Layout, Load
 from kafkalite.warehouse.parquet_table import ParquetTable
-from kafkalite.warehouse.target import Target
+from kafkalite.warehouse.partitioning import Partitioning
+from kafkalite.warehouse.target import Epoch, Target
 from kafkalite.warehouse.workspace import Workspace
 
 Make = Callable[[Path], Target]
@@ -368,3 +369,29 @@ def test_of_two_writers_without_a_lock_one_commits(make: Make, load: LoadOf, tab
     with pytest.raises(StorageError, match="another writer"):
         list(slow)
     assert ids(table) == list(range(9))
+
+
+def test_a_commit_without_files_takes_no_offsets_of_another_writer_back(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have skipped all their records; the catalog of Iceberg sees a conflict all the same."""
+
+    def load(topic: MemoryTopic) -> Load:
+        dead = IcebergTarget(table.with_name("dead"))
+        return Load(topic, IcebergTarget(table), dead, LocalEngine(), SMALL)
+
+    load(MemoryTopic({0: 5})).run()
+    append = IcebergTarget._append
+
+    def late(target: IcebergTarget, *commit: Any) -> None:
+        monkeypatch.setattr(IcebergTarget, "_append", append)
+        columns, ranges = IcebergTarget(table).columns(), (OffsetRange("orders", 0, 5, 12),)
+        assert columns is not None
+        list(IcebergTarget(table).commit(Epoch(ranges, (), columns, Partitioning()), table))
+        append(target, *commit)
+
+    monkeypatch.setattr(IcebergTarget, "_append", late)
+    with pytest.raises(StorageError, match="another writer was first"):
+        load(MemoryTopic({0: 9}, bad=frozenset(range(5, 9)), on_error="skip")).run()
+    assert IcebergTarget(table).offsets() == {TopicPartition("orders", 0): 12}
+    assert ids(table) == list(range(5))
