@@ -53,17 +53,26 @@ Throttle = Annotated[
 
 @cli.command(
     epilog=examples(
-        "kafkalite cluster status", "kafkalite cluster status --json | jq .under_replicated"
+        "kafkalite cluster status",
+        "kafkalite cluster status --wait",
+        "kafkalite cluster status --json | jq .under_replicated",
     )
 )
-def status(bootstrap_servers: Bootstrap = BOOTSTRAP, json: AsJson = False) -> None:
+def status(
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="First wait until all replicas are in sync and none moves."),
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """Show brokers, replicas, moves, and partitions in trouble.
 
     Exit code 0 means that every partition has a leader.
     """
-    from kafkalite.cli.cluster_state import read_state
+    from kafkalite.cli.cluster_state import read_settled, read_state
 
-    told = _document(ask(bootstrap_servers, read_state))
+    told = _document(ask(bootstrap_servers, read_settled if wait else read_state))
     if json:
         print_json(told)
     else:
@@ -304,8 +313,8 @@ def _carry_out(
     """Reads the state, plans, and makes it so."""
 
     async def work(admin: Admin) -> None:
-        from kafkalite.cli.cluster_moves import Plan, carry_out, sizes_of
-        from kafkalite.cli.cluster_state import read_state
+        from kafkalite.cli.cluster_moves import Plan, carry_out
+        from kafkalite.cli.cluster_state import read_state, sizes_of
 
         state = await read_state(admin)
         changes = planned(state)
@@ -316,7 +325,7 @@ def _carry_out(
             for tp, leader in preferred.items()
             if leads[tp] != leader and (elects_all or tp in changes)
         )
-        sizes = await sizes_of(admin, state.racks()) if changes else {}
+        sizes = await sizes_of(admin) if changes else {}
         plan = Plan(state, changes, sizes, elected)
         await carry_out(admin, plan, way)
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.cli.cluster_state import ClusterState
-from kafkalite.cli.output import counted, emit, print_json, print_table, say, show_bytes, warn
+from kafkalite.cli.output import counted, emit, print_json, print_table, say, show_bytes
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import BrokerUnavailable, ErrorCode, KafkaliteError
+from kafkalite.errors import ErrorCode, KafkaliteError
 
 if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin, ConfigResource
@@ -98,21 +98,6 @@ class Plan:
             ],
             "elections": [str(tp) for tp in self.elected],
         }
-
-
-async def sizes_of(admin: Admin, brokers: Iterable[int]) -> dict[TopicPartition, int]:
-    """Bytes of each partition's largest log on the brokers that answer."""
-    sizes: dict[TopicPartition, int] = {}
-    for broker in brokers:
-        try:
-            (directories,) = (await admin.describe_log_dirs([broker])).values()
-        except BrokerUnavailable as error:
-            warn(f"sizes may be missing: {error}")
-            continue
-        for directory in directories:
-            for tp, replica in directory.replicas.items():
-                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
-    return sizes
 
 
 def show(plan: Plan) -> None:

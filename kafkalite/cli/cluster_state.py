@@ -6,19 +6,22 @@ Owns   nothing: it asks, and computes from the answers. It speaks Kafka's protoc
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.cli.output import counted, say, warn
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.clients.admin.client import Admin, ClusterInfo, Reassignment
+    from kafkalite.clients.admin.client import Admin, ClusterInfo, LogDirInfo, Reassignment
     from kafkalite.clients.admin.plans import Replicas
     from kafkalite.clients.metadata import PartitionInfo, TopicInfo
 
+LOOK_SECONDS: Final = 0.5
 MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
 UNDER_REPLICATED: Final = "under-replicated"
@@ -127,6 +130,44 @@ async def read_state(admin: Admin) -> ClusterState:
     return ClusterState(
         await admin.describe_cluster(), topics, await _min_isr(admin, topics), await _moving(admin)
     )
+
+
+async def read_settled(admin: Admin) -> ClusterState:
+    """The same, once no partition is in trouble and none moves. Progress goes to stderr."""
+    told = None
+    while True:
+        state = await read_state(admin)
+        left = len({trouble.partition for trouble in state.troubles()} | state.moving.keys())
+        if not left:
+            return state
+        if left != told:
+            say(f"{counted(left, 'partition')} not in sync yet")
+            told = left
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def log_dirs(admin: Admin) -> dict[int, tuple[LogDirInfo, ...]]:
+    """The log directories of the brokers that answer; of none where they are too old to say."""
+    found: dict[int, tuple[LogDirInfo, ...]] = {}
+    for node in (await admin.describe_cluster()).nodes:
+        try:
+            found |= await admin.describe_log_dirs([node.node_id])
+        except BrokerUnavailable as error:  # it may have died just now
+            warn(f"the sizes of broker {node.node_id} are missing: {error}")
+        except ApiError as error:
+            if error.error_code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+    return found
+
+
+async def sizes_of(admin: Admin) -> dict[TopicPartition, int]:
+    """Bytes of each partition's largest log."""
+    sizes: dict[TopicPartition, int] = {}
+    for directories in (await log_dirs(admin)).values():
+        for directory in directories:
+            for tp, replica in directory.replicas.items():
+                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
+    return sizes
 
 
 async def _min_isr(admin: Admin, topics: list[TopicInfo]) -> dict[str, int]:

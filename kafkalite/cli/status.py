@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kafkalite.cli.cluster_state import log_dirs
 from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, examples
 from kafkalite.cli.output import ask, counted, emit, print_json, print_table, show_bytes
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin
@@ -87,12 +88,7 @@ def under_replicated(topics: list[TopicInfo]) -> list[str]:
 
 async def _directories(admin: Admin) -> dict[int, list[dict[str, Any]]]:
     """Each broker's log directories; empty if the brokers cannot say."""
-    try:
-        found = await admin.describe_log_dirs()
-    except ApiError as error:
-        if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
-            return {}
-        raise
+    found = await log_dirs(admin)
     return {
         node_id: [
             {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalite.cli import completing
-from kafkalite.cli.cluster_state import OFFLINE, UNDER_REPLICATED
+from kafkalite.cli.cluster_state import OFFLINE, UNDER_REPLICATED, sizes_of
 from kafkalite.cli.options import (
     BOOTSTRAP,
     AsJson,
@@ -111,7 +111,7 @@ def describe(
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         found = await admin.describe_topics(topics or None)
-        sizes = await _sizes(admin)
+        sizes = await sizes_of(admin)
         return [await _described(admin, t, sizes, all_configs) for t in found]
 
     described = ask(bootstrap_servers, work, topics=topics or ())
@@ -167,22 +167,6 @@ def _state(partition: PartitionInfo) -> str:
 
 def _config(entry: ConfigEntry) -> dict[str, Any]:
     return {"value": entry.value, "source": entry.source.name}
-
-
-async def _sizes(admin: Admin) -> dict[TopicPartition, int]:
-    """Bytes of each partition's largest log; empty if the brokers cannot say."""
-    try:
-        found = await admin.describe_log_dirs()
-    except ApiError as error:
-        if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
-            return {}
-        raise
-    sizes: dict[TopicPartition, int] = {}
-    for directories in found.values():
-        for directory in directories:
-            for tp, replica in directory.replicas.items():
-                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
-    return sizes
 
 
 def _print_topic(topic: dict[str, Any]) -> None:

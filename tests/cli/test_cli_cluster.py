@@ -33,7 +33,7 @@ def test_the_state_of_one_broker(run: Run, topic: str) -> None:
     assert broker["out_of_sync"] == 0
     assert broker["leaders"] == broker["replicas"] == told["partitions"] >= 3
     assert (told["offline"], told["under_replicated"], told["below_min_isr"]) == (0, 0, 0)
-    lines = run("cluster", "status").lines
+    lines = run("cluster", "status", "--wait").lines
     assert lines[0] == f"cluster {told['cluster_id']}, controller 1, 1 broker up of 1"
     assert lines[2].split()[:3] == ["BROKER", "ADDRESS", "RACK"]
     assert topic not in run("cluster", "status").out.decode()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from kafkalite import EmbeddedCluster
 from kafkalite.clients.admin.client import ConfigResource, ConfigSource, NewTopic, ResourceType
 from kafkalite.clients.sync import Admin, Producer
+from kafkalite.core.types import TopicPartition
 
 pytestmark = pytest.mark.slow
 
@@ -153,8 +155,25 @@ def test_a_broker_that_is_down_is_shown_and_drained(
     run("move", "damaged", "--to", "1,3,4", "--wait")
     assert {*map(frozenset, replicas_of(cluster, "damaged"))} == {frozenset({1, 3, 4})}
     cluster.start(2)
-    until(lambda: leaders_of(cluster, "alone") == [2])
-    until(lambda: run("status", "--json").json["under_replicated"] == 0)
+    assert run("status", "--wait", "--json").json["troubles"] == []
+
+
+def test_a_broker_that_lost_its_disk_copies_everything_again(
+    cluster: EmbeddedCluster, run: Run, make: Callable[..., None]
+) -> None:
+    make("kept", [3, 1], [1, 3])
+    cluster.stop(3)
+    rmtree(cluster.data_dir / "broker-3")
+    cluster.start(3)
+    assert run("status", "--wait", "--json").json["troubles"] == []
+    assert any((cluster.data_dir / "broker-3" / "kept-0").glob("*.log"))
+    cluster.kill(1)  # what it had is on 3 alone now
+    until(lambda: leaders_of(cluster, "kept") == [3, 3])
+    with Admin(cluster.bootstrap_servers) as admin:
+        partitions = [TopicPartition("kept", 0), TopicPartition("kept", 1)]
+        assert set(admin.end_offsets(partitions).values()) == {1}
+    cluster.start(1)
+    run("status", "--wait")
 
 
 def test_a_move_that_cannot_end_is_cancelled(
