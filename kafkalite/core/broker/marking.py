@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.peers.channel import Peers
 from kafkalite.core.protocol.transactions import (
+    MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -38,12 +39,13 @@ from kafkalite.core.transactions.marker_queues import (
     always,
 )
 from kafkalite.core.transactions.markers import MarkerWriter
-from kafkalite.core.types import TopicPartition, by_topic
+from kafkalite.core.types import NO_EPOCH, TopicPartition
 from kafkalite.errors import ErrorCode, KafkaliteError
 
 log: Final = logging.getLogger(__name__)
 
 LANE: Final = "markers"
+TIMEOUT_MS: Final = 5_000  # then it is sent again, to the leaders by then
 
 
 class Host(Protocol):
@@ -54,6 +56,10 @@ class Host(Protocol):
     @property
     def image(self) -> ClusterImage:
         """The cluster as it is now."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration now."""
 
     def monotonic_ms(self) -> int:
         """The monotonic clock."""
@@ -121,7 +127,7 @@ class ClusterMarkers:
         self._carry_out(self._queues.written_here(job, errors, now_ms))
 
     async def _send(self, sending: SendMarkers) -> None:
-        request = _request(sending)
+        request = self._request(sending)
         node = self._host.image.node(sending.node_id, self._listener)
         errors: dict[tuple[int, TopicPartition], ErrorCode] | ErrorCode
         try:
@@ -129,7 +135,7 @@ class ClusterMarkers:
                 errors = ErrorCode.BROKER_NOT_AVAILABLE
             else:
                 channel = self._peers.channel(sending.node_id, (node.host, node.port), LANE)
-                errors = _errors(await channel.ask(request))
+                errors = _errors(await channel.ask(request, TIMEOUT_MS))
         except KafkaliteError as error:
             self._host.note(f"broker {sending.node_id} gets no markers: {error}")
             errors = ErrorCode.NETWORK_EXCEPTION
@@ -138,6 +144,30 @@ class ClusterMarkers:
             errors = ErrorCode.UNKNOWN_SERVER_ERROR
         now_ms = self._host.monotonic_ms()
         self._carry_out(self._queues.answered(sending, errors, now_ms))
+
+    def _request(self, sending: SendMarkers) -> WriteTxnMarkersRequest:
+        markers = []
+        for job, partitions in sending.by_job().items():
+            topics: dict[tuple[str, int], list[int]] = {}
+            for where in partitions:
+                known = self._host.image.partition(*where)
+                epoch = NO_EPOCH if known is None else known.leader_epoch
+                topics.setdefault((where.topic, epoch), []).append(where.partition)
+            marker = job.marker
+            markers.append(
+                WritableTxnMarker(
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    marker.commit,
+                    tuple(
+                        WritableTxnMarkerTopic(name, tuple(numbers), epoch)
+                        for (name, epoch), numbers in topics.items()
+                    ),
+                    marker.coordinator_epoch,
+                )
+            )
+        sender = MarkerSender(self._host.node_id, self._host.broker_epoch, sending.number)
+        return WriteTxnMarkersRequest(tuple(markers), sender)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -151,23 +181,6 @@ class ClusterMarkers:
     def _on_timer(self) -> None:
         self._timer = None
         self._carry_out(self._queues.tick(self._host.monotonic_ms()))
-
-
-def _request(sending: SendMarkers) -> WriteTxnMarkersRequest:
-    markers = []
-    for job, partitions in sending.by_job().items():
-        topics = by_topic(partitions).items()
-        marker = job.marker
-        markers.append(
-            WritableTxnMarker(
-                marker.producer_id,
-                marker.producer_epoch,
-                marker.commit,
-                tuple(WritableTxnMarkerTopic(name, tuple(numbers)) for name, numbers in topics),
-                marker.coordinator_epoch,
-            )
-        )
-    return WriteTxnMarkersRequest(tuple(markers))
 
 
 def _errors(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:

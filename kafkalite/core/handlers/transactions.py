@@ -62,7 +62,7 @@ from kafkalite.core.transactions.marker_queues import Errors, Marker
 from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
 from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import RequestContext, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, ErrorCode, UnanswerableError
 
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
@@ -338,6 +338,10 @@ def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse | Pending[WriteTxnMarkersResponse]:
     """Ends transactions for a coordinator, or for an operator who aborts a hanging one."""
+    sender = request.sender
+    if not broker.markers.admits(sender.broker_id, sender.broker_epoch, sender.number):
+        words = f"broker {sender.broker_id} has given up its request {sender.number} of markers"
+        raise UnanswerableError(words)
     answers = [_write_marker(broker, marker) for marker in request.markers]
     return when_all(answers, lambda results: WriteTxnMarkersResponse(markers=tuple(results)))
 
@@ -374,7 +378,12 @@ def _write_marker(
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         done(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
     else:
-        broker.markers.write(marker, partitions, done)
+        epochs = {
+            TopicPartition(topic.name, index): topic.leader_epoch
+            for topic in wanted.topics
+            for index in topic.partition_indexes
+        }
+        broker.markers.write(marker, partitions, done, leader_epochs=epochs)
     return pending if pending.response is None else pending.response
 
 

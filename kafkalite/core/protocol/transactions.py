@@ -5,7 +5,7 @@ Source: the JSON of each name below, Request and Response; all of KIP-98 if noth
   AddPartitionsToTxn (24)    v2 PRODUCER_FENCED (KIP-588); v3 flexible; v4 on is between brokers
   AddOffsetsToTxn (25)       v2 PRODUCER_FENCED; v3 flexible
   EndTxn (26)                v2 PRODUCER_FENCED; v3 flexible
-  WriteTxnMarkers (27)       v1 flexible
+  WriteTxnMarkers (27)       v1 flexible; tags of ours among brokers of one release
   TxnOffsetCommit (28)       v2 leader epochs (KIP-320); v3 flexible, the member (KIP-447)
   DescribeProducers (61)     KIP-664
   DescribeTransactions (65)  KIP-664
@@ -14,11 +14,13 @@ Source: the JSON of each name below, Request and Response; all of KIP-98 if noth
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from kafkalite.core.protocol.codec import Request, message, struct
-from kafkalite.core.protocol.primitives import Bool, Int16, Int32, Int64, Since, String
+from kafkalite.core.protocol.primitives import Bool, Int16, Int32, Int64, Since, String, Tag
 from kafkalite.errors import ErrorCode
+
+PRIVATE_TAG: Final = 20_000  # Kafka's tags count up from 0; who does not know one skips it
 
 
 @message(api_key=22, versions=(0, 4), flexible_since=2)
@@ -121,10 +123,11 @@ class EndTxnResponse:
 
 @struct
 class WritableTxnMarkerTopic:
-    """The partitions of one topic."""
+    """The partitions of one topic; ours: those that are led in one epoch, -1 where nobody says."""
 
     name: String
     partition_indexes: tuple[Int32, ...]
+    leader_epoch: Annotated[Int32, Tag(PRIVATE_TAG, since=1)] = -1
 
 
 @struct
@@ -138,11 +141,22 @@ class WritableTxnMarker:
     coordinator_epoch: Int32
 
 
+@struct
+class MarkerSender:
+    """Which broker sends markers, in which of its lives; it numbers its requests."""
+
+    broker_id: Int32 = -1
+    broker_epoch: Int64 = -1
+    number: Int64 = -1
+
+
 @message(api_key=27, versions=(0, 1), flexible_since=1)
 class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
-    """Coordinator to leaders: write markers at the ends of transactions."""
+    """Coordinator to leaders: write markers at the ends of transactions. Ours: the sender, lest a
+    request that was given up ends a later transaction."""
 
     markers: tuple[WritableTxnMarker, ...]
+    sender: Annotated[MarkerSender, Tag(PRIVATE_TAG, since=1)] = MarkerSender()
 
 
 @struct

@@ -101,6 +101,7 @@ class SendMarkers:
     """An effect: one request to another broker. Entries leave it once they are not awaited."""
 
     node_id: int
+    number: int  # a later request has a larger one
     entries: dict[Entry, None]
 
     def by_job(self) -> dict[Job, list[TopicPartition]]:
@@ -136,6 +137,7 @@ class MarkerQueues:
         self._without_leader: dict[Entry, None] = {}
         self._resting: Deadlines[Entry] = Deadlines()
         self._count = 0
+        self._number = 0  # of the last request
 
     def __len__(self) -> int:
         """How many partitions have not got their marker."""
@@ -299,6 +301,7 @@ class MarkerQueues:
             for entry in entries:
                 del queue.waiting[entry]
             if entries:
-                queue.under_way = SendMarkers(node_id, entries)
+                self._number += 1
+                queue.under_way = SendMarkers(node_id, self._number, entries)
                 effects.append(queue.under_way)
         return effects

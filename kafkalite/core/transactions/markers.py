@@ -13,7 +13,8 @@ Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
@@ -26,9 +27,10 @@ from kafkalite.core.protocol.records import (
 from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.transactions.marker_queues import Errors, Marker, always
 from kafkalite.core.transactions.verification import Verifications
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import NO_EPOCH, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
+NO_EPOCHS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 MARKERS_PER_SLICE: Final = 16  # some 0.2 ms each where the log has to be opened
 SLICE_MS: Final = 4  # a slice ends then, too: where a marker makes its log's first file
 # What a marker makes readable are not its own bytes but those of the whole transaction before it:
@@ -66,6 +68,19 @@ class LocalMarkers:
         self._host: Final = host
         self._verifications: Final = verifications
         self._groups: Final = groups
+        self._senders: dict[int, tuple[int, int]] = {}  # by broker: epoch and number, see `admits`
+
+    def admits(self, broker_id: int, broker_epoch: int, number: int) -> bool:
+        """Whether a broker's request is to be carried out: no later one of that broker has come.
+
+        A request that its sender has given up may lie about in the network. Its transaction has
+        ended since, and its marker would end the producer's next one.
+        """
+        if broker_id < 0:
+            return True
+        last, this = self._senders.get(broker_id, (NO_EPOCH, 0)), (broker_epoch, number)
+        self._senders[broker_id] = max(last, this)
+        return this >= last
 
     def write(
         self,
@@ -73,8 +88,12 @@ class LocalMarkers:
         partitions: Collection[TopicPartition],
         done: Callable[[Errors], None],
         is_wanted: Callable[[], bool] = always,
+        leader_epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """See `MarkerWriter`. A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
+        """See `MarkerWriter`. A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION.
+
+        Where the sender says a leader epoch, the marker is written in no other.
+        """
         errors: dict[TopicPartition, ErrorCode] = {}
 
         def learned(where: TopicPartition, error: ErrorCode) -> None:
@@ -86,7 +105,7 @@ class LocalMarkers:
             batch = _encode(marker, self._host.now().wall_ms)
             began_ms, written = self._host.now().monotonic_ms, 0
             for where in partitions:
-                self._write_one(marker, batch, where, learned)
+                self._write_one(marker, batch, where, leader_epochs.get(where, NO_EPOCH), learned)
                 written += 1
                 took_ms = self._host.now().monotonic_ms - began_ms
                 if written == MARKERS_PER_SLICE or took_ms >= SLICE_MS:
@@ -102,11 +121,14 @@ class LocalMarkers:
         marker: Marker,
         batch: bytes,
         where: TopicPartition,
+        leader_epoch: int,
         learned: Callable[[TopicPartition, ErrorCode], None],
     ) -> None:
         host = self._host
         try:
             partition = host.partition(*where)
+            if leader_epoch != NO_EPOCH:
+                partition.replication.check_leader(leader_epoch)
             appended = partition.append(batch, ACKS_ALL, host.now().wall_ms, from_client=False)
         except ApiError as error:
             if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

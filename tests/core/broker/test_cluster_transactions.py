@@ -21,10 +21,14 @@ from kafkalite.core.protocol.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
+    MarkerSender,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from kafkalite.core.transactions.transaction import DECIDED, TransactionState
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 from kafkalite.testing.simulation import Host
 
 SETTINGS = {
@@ -392,3 +396,29 @@ def test_a_coordinator_that_may_have_a_successor_calls_no_transaction_committed(
     place.heal()
     place.until(lambda: code() in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR))
     place.check()
+
+
+def test_a_request_for_markers_that_was_given_up_ends_no_later_transaction(place: Place) -> None:
+    """It may lie about in the network while its successor is answered, and the producer goes on."""
+    place.do(place.commit(b"before"))
+    place.producer.begin()
+    place.do(place.send(b"open"))
+    producer_id, epoch = place.producer._coordination._identity
+    coordinators = place.broker(1).transactions
+    (coordinator,) = [each for each in coordinators._coordinators.values() if each.machine.entries]
+    partition = place.led_by(2)
+    known = place.state(TOPIC, partition)
+
+    def late(number: int, leader_epoch: int = known.leader_epoch) -> Any:
+        topic = WritableTxnMarkerTopic(TOPIC, (partition,), leader_epoch)
+        marker = WritableTxnMarker(producer_id, epoch, False, (topic,), coordinator.leader_epoch)
+        sender = MarkerSender(1, place.broker(1).broker_epoch, number)
+        return place.ask(2, WriteTxnMarkersRequest((marker,), sender))
+
+    with pytest.raises(BrokerUnavailable):
+        late(0)
+    answer = late(1 << 40, known.leader_epoch + 1)
+    told = answer.markers[0].topics[0].partitions[0].error_code
+    assert told is ErrorCode.UNKNOWN_LEADER_EPOCH
+    log = place.held(2, TOPIC, partition).log
+    assert log.producers.is_in_transaction(producer_id, epoch)

@@ -197,3 +197,13 @@ def test_nothing_to_write_is_done_at_once() -> None:
         == []
     )
     assert place.done == [(5, {})]
+
+
+def test_each_request_has_a_larger_number_than_the_one_before() -> None:
+    place = Place(2, 3)
+    second, third = place.end(5)
+    place.end(6)
+    (after_second,) = place.answer(second)
+    (after_third,) = place.answer(third)
+    numbers = [each.number for each in (second, third, after_second, after_third)]
+    assert numbers == [1, 2, 3, 4]
