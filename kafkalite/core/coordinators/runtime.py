@@ -23,9 +23,10 @@ Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `Trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kafkalite.core.cluster.image import ClusterImage
@@ -55,6 +56,7 @@ INT_MIN_AS_UNSIGNED: Final = 1 << 31
 REPLIES_AT_ONCE: Final = 100  # some 40 us each: they are encoded and sent
 FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
 
+NOTHING_CERTAIN: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType({})
 COMMIT_WAIT_MS: Final = 5_000  # for the replicas, before a request is answered with an error
 
 M = TypeVar("M", bound=Machine)
@@ -147,7 +149,8 @@ class Coordinators(Generic[M]):
 
     `make` makes the machine of a partition, empty; `run` carries out an effect that only the kind
     of machine knows, once the records of its step are committed. Requests of the types `certain`
-    may be answered from memory, and must not be by a coordinator that has a successor.
+    may be answered from memory, and must not be by a coordinator that has a successor: its replicas
+    confirm that it has none, all of them where the function says so.
     """
 
     def __init__(
@@ -157,10 +160,10 @@ class Coordinators(Generic[M]):
         make: Callable[[], M],
         run: Callable[[Coordinator[M], object], None] | None = None,
         commit_wait_ms: int = COMMIT_WAIT_MS,
-        certain: Collection[type] = (),
+        certain: Mapping[type, Callable[[Any], bool]] = NOTHING_CERTAIN,
     ) -> None:
         self.topic: Final = topic
-        self._certain: Final = frozenset(certain)
+        self._certain: Final = certain
         self._commit_wait_ms = commit_wait_ms
         self._unanswered = Unanswered()
         self._host = host
@@ -207,9 +210,9 @@ class Coordinators(Generic[M]):
     def handle(self, index: int, request: Any, context: RequestContext) -> Any:
         """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
         coordinator = self.ready(index)
-        if type(request) in self._certain:
-            now_ms = self._host.now().monotonic_ms
-            if not coordinator.partition.is_confirmed(now_ms):
+        if (must_be_by_all := self._certain.get(type(request))) is not None:
+            now_ms, by_all = self._host.now().monotonic_ms, must_be_by_all(request)
+            if not coordinator.partition.is_confirmed(now_ms, by_all=by_all):
                 words = f"{self.topic}-{index}: replicas do not confirm who leads"
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, words)
         pending: Pending[Any] = Pending()

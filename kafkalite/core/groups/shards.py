@@ -37,5 +37,5 @@ def group_coordinators(host: Host, config: BrokerConfig, random: Random) -> Grou
         OFFSETS_TOPIC,
         lambda: GroupCoordinator(random, group_config, offsets_config),
         commit_wait_ms=config["offsets.commit.timeout.ms"],
-        certain=(OffsetFetchRequest,),  # offsets do not go back
+        certain={OffsetFetchRequest: lambda asked: asked.require_stable},  # exactly once
     )

@@ -218,12 +218,18 @@ class Leader:
             state.fetched_ms = max(state.fetched_ms, fetched_ms)
             state.caught_up_ms = max(state.caught_up_ms, fetched_ms)
 
-    def is_confirmed(self, since_ms: int) -> bool:
-        """Whether all that may be in the in-sync set have fetched since then: as one of them would
-        lead in the place of this broker, and would not fetch from it, it led then."""
-        members = self.maximal_in_sync - {self.node_id}
+    def is_confirmed(self, since_ms: int, *, by_all: bool) -> bool:
+        """Whether those that may be in the in-sync set have fetched since then, all of them or any.
+
+        One of them would lead in the place of this broker, and fetch no more. A single one may be
+        cut off together with it; but all are not heard of where one is merely paused.
+        """
         known = self.followers
-        return all(node in known and known[node].fetched_ms >= since_ms for node in members)
+        fetched = [
+            node in known and known[node].fetched_ms >= since_ms
+            for node in self.maximal_in_sync - {self.node_id}
+        ]
+        return not fetched or (all(fetched) if by_all else any(fetched))
 
     def tick(self, now_ms: int, eligible: Mapping[int, int] | None = None) -> Outcome[Any]:
         """Finds followers that lag, and repeats what was asked for in vain. `eligible` are the

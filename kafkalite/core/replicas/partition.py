@@ -216,15 +216,16 @@ class Partition:
         self.replication.partition_epoch = leader.partition_epoch
         return change
 
-    def is_confirmed(self, now_ms: int) -> bool:
+    def is_confirmed(self, now_ms: int, *, by_all: bool) -> bool:
         """Whether this broker was the leader CONFIRMED_MS ago, beyond what it believes itself: it
-        may have been paused, or cut off, and may not know its successor yet."""
+        may have been paused, or cut off, and may not know its successor yet. `Leader.is_confirmed`
+        has the difference that `by_all` makes."""
         leader = self.replication.leader
         if leader is None or self.replication.is_alone:
             return leader is not None
         for each in self.followers:
             leader.still_fetches(each.replica_id, each.fetched_ms)
-        return leader.is_confirmed(now_ms - CONFIRMED_MS)
+        return leader.is_confirmed(now_ms - CONFIRMED_MS, by_all=by_all)
 
     def wanted(self, now_ms: int) -> Position | None:
         """What this follower is to ask its leader for; None: nothing, or not yet."""

@@ -66,7 +66,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             TRANSACTIONS_TOPIC,
             lambda: TransactionCoordinator(limits),
             self._run_effect,
-            certain=(EndTxnRequest,),  # an earlier transaction's end is no answer about the next
+            # An earlier transaction's end is no answer about the next.
+            certain={EndTxnRequest: lambda _: True},
         )
         self._producer_ids = producer_ids
         self.markers = markers  # in a cluster one that reaches other brokers, too

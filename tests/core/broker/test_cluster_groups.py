@@ -257,3 +257,28 @@ def test_a_coordinator_that_may_have_a_successor_tells_no_offsets(place: Place, 
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             ErrorCode.NOT_COORDINATOR,
         )
+
+
+def test_a_silent_follower_keeps_only_exact_offsets_back_until_it_is_out_of_sync(
+    place: Place,
+) -> None:
+    """It may be cut off together with a successor, so those who read exactly once wait for it."""
+    if place.controller() == 3:
+        place.kill(3)
+        place.start_all()
+        place.agree()
+    group = OffsetFetchRequestGroup(place.group, topics=(OffsetFetchRequestTopics(TOPIC, (0,)),))
+
+    def code(*, stable: bool) -> ErrorCode:
+        request = OffsetFetchRequest(groups=(group,), require_stable=stable)
+        found: ErrorCode = place.ask(1, request).groups[0].error_code
+        return found
+
+    place.until(lambda: code(stable=True) is ErrorCode.NONE)
+    place.pause(3)
+    place.pass_seconds(3)
+    assert code(stable=False) is ErrorCode.NONE
+    assert code(stable=True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    place.until(lambda: code(stable=True) is ErrorCode.NONE, 30)
+    place.go_on(3)
+    place.agree()

@@ -261,3 +261,18 @@ def test_all_that_the_controller_takes_for_in_sync_have_all_that_is_committed(
         high_watermark = leader.high_watermark
         have_it_all = min([leader.log_end_offset, *(ends[n] for n in truth if n != 1)])
         assert high_watermark <= max(have_it_all, 3), (truth, ends)
+
+
+def test_followers_that_fetch_confirm_who_leads() -> None:
+    leader = leading()
+    assert not leader.is_confirmed(0, by_all=False)
+    leader.fetched(fetch(2, 10), 100)
+    assert leader.is_confirmed(100, by_all=False)
+    assert not leader.is_confirmed(101, by_all=False)
+    assert not leader.is_confirmed(100, by_all=True)
+    leader.fetched(fetch(3, 10), 150)
+    assert leader.is_confirmed(100, by_all=True)
+
+
+def test_a_leader_that_is_alone_in_sync_has_no_successor() -> None:
+    assert leading((1,)).is_confirmed(1_000, by_all=True)
