@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
+from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.testing.checkers import check_all
-from kafkalite.testing.cluster import SimulatedCluster
+from kafkalite.testing.cluster import ReplicatedCluster, SimulatedCluster
 from kafkalite.testing.faults import FAULTS
-from kafkalite.testing.lives import lived
+from kafkalite.testing.lives import NEVER_MS, lived
 from kafkalite.testing.simulation import Stuck
 from kafkalite.testing.workload import Workload
 
@@ -82,6 +84,36 @@ def test_a_seed_replays_to_the_byte_in_processes_with_other_hash_seeds(
         assert int(acknowledged) > 20
         digests.add(digest)
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_that_is_cut_off_and_loses_its_disk_takes_nothing_with_it(seed: int) -> None:
+    """It hears nobody, so it becomes alone in sync. Others have all that it acknowledged."""
+    with ReplicatedCluster(seed, settings={"replica.lag.time.max.ms": "2000"}) as cluster:
+        cluster.start_all()
+        work = Workload(
+            cluster, partial(cluster.client, unavailable_after_ms=NEVER_MS),
+            partitions=3, replication_factor=3, programs=("produce",),
+        )  # fmt: skip
+        work.begin()
+        cluster.pass_seconds(2)
+        leader = cluster.controller()  # which needs nobody's answer to be alone in sync
+        led = [p.leader for p in cluster.truth().topics[work.topic].partitions].index(leader)
+        for other in cluster.brokers.keys() - {leader}:
+            cluster.world.network.cut(f"broker-{other}", f"broker-{leader}")
+
+        def state() -> PartitionImage:
+            return cluster.truth().topics[work.topic].partitions[led]
+
+        cluster.run(lambda: len(state().in_sync_replicas) == 1, 60)
+        cluster.kill(leader)
+        cluster.lose_disk(leader)
+        cluster.heal()
+        cluster.start(leader)
+        cluster.run(lambda: {*state().in_sync_replicas} == {1, 2, 3}, 120)
+        work.finish()
+        assert [str(each) for each in check_all(work.history)] == []
+        assert sum(send.offset is not None for send in work.history.sends) > 20
 
 
 def test_another_seed_is_another_history() -> None:

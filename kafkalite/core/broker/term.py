@@ -137,6 +137,7 @@ class Term:
         """The broker has other settings."""
         assert self._controller is not None, "the term has begun"
         self._controller.config = config
+        self._controller.due_ms = min(self._controller.due_ms, 1)  # other settings, other states
 
     def submit(self, request: ControllerRequest) -> Pending[Any]:
         """Hands a request to the controller."""

@@ -42,7 +42,7 @@ from kafkalite.core.cluster.placement import (
     place_more,
 )
 from kafkalite.core.cluster.registrations import BrokerGone, BrokerRegistered, TakeOver
-from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.config.settings import BrokerConfig, LogConfig
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -81,6 +81,7 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 FIRST_BALANCE_MS: Final = 5_000  # after a controller begins
 ELECTIONS_PER_STEP: Final = 1_000
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+MIN_IN_SYNC: Final = "min.insync.replicas"
 
 Step = Outcome[ClusterRecord]
 Records = tuple[ClusterRecord, ...]
@@ -210,13 +211,23 @@ class Controller:
 
     def _changes(self) -> PartitionChanges:
         """The partitions that the next step changes: none so far."""
-        return PartitionChanges(self.image, LiveBrokers.of(self.image), self._may_lose_records)
+        return self._changes_of(self.image)
+
+    def _changes_of(self, image: ClusterImage) -> PartitionChanges:
+        live = LiveBrokers.of(image)
+        return PartitionChanges(image, live, self._may_lose_records, self._in_sync_min)
 
     def _may_lose_records(self, topic: TopicImage) -> bool:
+        return self._settings(topic).unclean_leader_election_enable
+
+    def _in_sync_min(self, topic: TopicImage) -> int:
+        return self._settings(topic).min_insync_replicas
+
+    def _settings(self, topic: TopicImage) -> LogConfig:
         try:
-            return self.config.topic(topic.configs).log.unclean_leader_election_enable
+            return self.config.topic(topic.configs).log
         except ConfigError:  # the settings of topic and broker do not go together any more
-            return self.config.topic().log.unclean_leader_election_enable
+            return self.config.topic().log
 
     def _tick(self, now_ms: int) -> tuple[int, Records]:
         """Balances leaders every leader.imbalance.check.interval.seconds, and looks for leaders of
@@ -228,6 +239,7 @@ class Controller:
             return 0, ()
         changes, is_balanced = self._changes(), True
         elections.elect_missing(changes)
+        elections.reconsider_eligible(changes)
         if self.config["auto.leader.rebalance.enable"]:
             percentage: int = self.config["leader.imbalance.per.broker.percentage"]
             is_balanced = elections.balance(changes, percentage, ELECTIONS_PER_STEP)
@@ -369,23 +381,24 @@ class Controller:
                 records.append(record)
         if request.validate_only:
             return results, ()
-        return results, (*records, *self._unclean_elections(request, records))
+        return results, (*records, *self._after_settings(request, records))
 
-    def _unclean_elections(
-        self, request: ChangeConfigs, records: Iterable[ClusterRecord]
-    ) -> Records:
-        """Leaders for partitions without one, of topics that may lose records from now on."""
-        names = [
-            change.resource_name
+    def _after_settings(self, request: ChangeConfigs, records: Iterable[ClusterRecord]) -> Records:
+        """Leaders for partitions without one, of topics that may lose records from now on; and
+        leaders that may commit, of topics with another min.insync.replicas."""
+        named = [
+            (change.resource_name, change.names)
             for change in request.changes
-            if change.resource_type == config_changes.TOPIC and UNCLEAN_ELECTION in change.names
+            if change.resource_type == config_changes.TOPIC
         ]
-        if not names:
+        if not any({UNCLEAN_ELECTION, MIN_IN_SYNC}.intersection(names) for _, names in named):
             return ()
-        after = images.replay(self.image, records)
-        changes = PartitionChanges(after, LiveBrokers.of(after), self._may_lose_records)
-        for name in names:
-            elections.elect_missing(changes, name)
+        changes = self._changes_of(images.replay(self.image, records))
+        for topic, names in named:
+            if UNCLEAN_ELECTION in names:
+                elections.elect_missing(changes, topic)
+            if MIN_IN_SYNC in names:
+                elections.reconsider_eligible(changes, topic)
         return changes.records()
 
     # -- topics go

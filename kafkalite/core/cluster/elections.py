@@ -152,6 +152,13 @@ def balance(changes: PartitionChanges, percentage: int, elections_max: int) -> b
     return True
 
 
+def reconsider_eligible(changes: PartitionChanges, only_topic: str | None = None) -> None:
+    """Lets leaders commit that could not, where min.insync.replicas is less by now."""
+    for topic, index, partition in changes.every():
+        if partition.eligible_leader_replicas and only_topic in (None, topic.name):
+            changes.change(topic.name, index, changes.get(topic.name, index) or partition)
+
+
 def elect_missing(changes: PartitionChanges, only_topic: str | None = None) -> None:
     """Tries to find leaders for partitions without one, where records may be lost."""
     for topic, index, partition in changes.every():

@@ -16,7 +16,8 @@ The image is a fold of the cluster's records, each a path of the coordination tr
     /topics/<name>/<n>    {"leader": int, "leader_epoch": int, "in_sync_replicas": [node ids],
                            "epoch": int, "replicas": [node ids], "adding_replicas": [node ids],
                            "removing_replicas": [node ids], "leader_recovery_state": 0 | 1,
-                           "failed_replicas": [node ids]}
+                           "failed_replicas": [node ids],
+                           "eligible_leader_replicas": [node ids]}
 
 A partition has a path of its own only once it differs from how its topic was created: led by its
 first replica, in leader epoch 0, all replicas in sync. So a topic is one small write. Fields that a
@@ -91,6 +92,9 @@ class PartitionImage:
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
     failed_replicas: tuple[int, ...] = ()  # whose logs cannot be written
+    # Below min.insync.replicas: those that left the in-sync set and have all that is committed, as
+    # nothing is committed until they are none (KIP-966).
+    eligible_leader_replicas: tuple[int, ...] = ()
 
     @property
     def is_moving(self) -> bool:
@@ -233,6 +237,8 @@ def partition_record(topic: str, index: int, partition: PartitionImage) -> Clust
     }
     if partition.failed_replicas:
         value["failed_replicas"] = list(partition.failed_replicas)
+    if partition.eligible_leader_replicas:
+        value["eligible_leader_replicas"] = list(partition.eligible_leader_replicas)
     return ClusterRecord(partition_path(topic, index), _encode(value))
 
 
@@ -480,6 +486,7 @@ def _partition(value: Mapping[str, Any], replicas: tuple[int, ...]) -> Partition
         _nodes(value.get("removing_replicas", ())),
         LeaderRecoveryState(value.get("leader_recovery_state", LeaderRecoveryState.RECOVERED)),
         _nodes(value.get("failed_replicas", ())),
+        _nodes(value.get("eligible_leader_replicas", ())),
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.image import (
@@ -71,11 +72,15 @@ def next_state(
     wanted: PartitionImage,
     live: LiveBrokers,
     election: Election = Election.ONLINE,
+    *,
+    in_sync_min: int = 1,
+    lost: frozenset[int] = frozenset(),
 ) -> PartitionImage:
     """The partition once it is as `wanted` as it can be; `before` itself if nothing changes.
 
     `wanted` without a leader, where `before` has one, means that the leader was lost, even if the
-    same broker is elected again: it may have come back with less than it had.
+    same broker is elected again: it may have come back with less than it had. `in_sync_min` is
+    min.insync.replicas; `lost` are brokers that may lack what was committed.
     """
     after = _completed(wanted)
     if after.failed_replicas:
@@ -93,8 +98,24 @@ def next_state(
     if not is_clean:
         recovering = LeaderRecoveryState.RECOVERING
         after = replace(after, in_sync_replicas=(leader,), leader_recovery_state=recovering)
+    if before.eligible_leader_replicas or len(after.in_sync_replicas) < in_sync_min:
+        eligible = _eligible(before, after, in_sync_min, lost) if is_clean else ()
+        after = replace(after, eligible_leader_replicas=eligible)
     assert after.in_sync_replicas, after
     return before if after == before else replace(after, epoch=before.epoch + 1)
+
+
+def _eligible(
+    before: PartitionImage, after: PartitionImage, in_sync_min: int, lost: frozenset[int]
+) -> tuple[int, ...]:
+    """The replicas outside the in-sync set that have all that is committed. As long as there are
+    any, the leader commits nothing more."""
+    members = after.in_sync_replicas
+    if len(members) >= min(in_sync_min, len(after.replicas)):
+        return ()
+    holders = {*before.in_sync_replicas, *before.eligible_leader_replicas}
+    without = {*members, *after.failed_replicas, *lost}
+    return tuple(node for node in after.replicas if node in holders and node not in without)
 
 
 def _completed(wanted: PartitionImage) -> PartitionImage:
@@ -139,11 +160,14 @@ def _elect(partition: PartitionImage, live: LiveBrokers, election: Election) -> 
 @dataclass(slots=True)
 class PartitionChanges:
     """The partitions that one step changes. `may_lose_records`: whether a topic may have a leader
-    that was not in sync (unclean.leader.election.enable)."""
+    that was not in sync (unclean.leader.election.enable); `in_sync_min`: its min.insync.replicas.
+    `lost` are the brokers that this step finds to have been started again after an unclean stop."""
 
     image: ClusterImage
     live: LiveBrokers
     may_lose_records: Callable[[TopicImage], bool]
+    in_sync_min: Callable[[TopicImage], int]
+    lost: frozenset[int] = frozenset()
     _changed: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -169,12 +193,17 @@ class PartitionChanges:
     ) -> PartitionImage:
         """Makes the partition as `wanted` as it can be. A partition without a leader gets one that
         was not in sync where its topic allows it."""
-        before = self.image.topics[topic].partitions[index]
-        after = next_state(before, wanted, self.live, election)
+        known = self.image.topics[topic]
+        before = known.partitions[index]
+        state = partial(
+            next_state, before, wanted, self.live,
+            in_sync_min=self.in_sync_min(known), lost=self.lost,
+        )  # fmt: skip
+        after = state(election)
         is_led = after.leader != NO_LEADER and after.leader not in after.failed_replicas
         if not is_led and election is not Election.UNCLEAN:
-            unclean = next_state(before, wanted, self.live, Election.UNCLEAN)
-            if unclean != after and self.may_lose_records(self.image.topics[topic]):
+            unclean = state(Election.UNCLEAN)
+            if unclean != after and self.may_lose_records(known):
                 after = unclean
         where = TopicPartition(topic, index)
         if after is before:

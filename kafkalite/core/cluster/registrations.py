@@ -6,7 +6,9 @@
     taken over     a new controller settles whatever its predecessor left undone
 
 A member of an in-sync set that died or restarted leaves it where another member stayed alive. Where
-none did, all acknowledged records are in the logs of the members, so one of these must lead:
+none did, all acknowledged records are in the logs of the members, and of the eligible replicas that
+left the set below min.insync.replicas (KIP-966). So one of these must lead, one that is alive if
+there is any; otherwise:
 
     members that stopped cleanly         have whole logs, and stay; the first to return leads
     one that did not, others still away  may have lost its tail, and leaves: an absent one leads
@@ -174,8 +176,13 @@ def _settle(changes: PartitionChanges, restarted: Mapping[int, bool]) -> None:
     """Changes the partitions whose leader or in-sync set died or restarted, and those that found no
     leader before."""
     steady = changes.live.registered - restarted.keys()
+    changes.lost = frozenset(node for node, is_clean in restarted.items() if not is_clean)
     for topic, index, partition in changes.every():
-        if partition.leader not in steady or not steady.issuperset(partition.in_sync_replicas):
+        if (
+            partition.leader not in steady
+            or not steady.issuperset(partition.in_sync_replicas)
+            or not changes.lost.isdisjoint(partition.eligible_leader_replicas)
+        ):
             wanted = replace(
                 partition,
                 leader=partition.leader if partition.leader in steady else NO_LEADER,
@@ -191,10 +198,13 @@ def _remaining(
     restarted: Mapping[int, bool],
 ) -> tuple[int, ...]:
     """The in-sync set without the members that died or restarted: see above."""
-    members = partition.in_sync_replicas
-    alive = tuple(node for node in members if node in steady)
+    alive = tuple(node for node in partition.in_sync_replicas if node in steady)
+    if alive:
+        return alive
+    members = (*partition.in_sync_replicas, *partition.eligible_leader_replicas)
+    alive = tuple(node for node in partition.eligible_leader_replicas if node in steady)
     whole = tuple(node for node in members if restarted.get(node))
     away = tuple(node for node in members if node not in live.registered)
-    if kept := alive or whole or away:
+    if kept := (*alive, *whole) or away:
         return kept
     return next((node,) for node in partition.replicas if node in members)

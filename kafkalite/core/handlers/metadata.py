@@ -484,5 +484,6 @@ def _described_partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.in_sync_replicas,
+        eligible_leader_replicas=partition.eligible_leader_replicas,
         offline_replicas=offline,
     )

@@ -8,6 +8,9 @@ while a change is asked for, its new members, too. A joining follower counts fro
 leader asks, a leaving one until the answer. So the set that the controller has is always part of
 the set whose logs hold all that is committed (KIP-497).
 
+While the controller has eligible replicas outside the set (KIP-966), which is then smaller than
+min.insync.replicas, nothing more is committed: so each of them has all that is, and may lead.
+
 A follower that is caught up but not in the set yet holds the high watermark back, too: under
 constant appends to a lone leader no follower would reach the high watermark otherwise.
 
@@ -132,6 +135,7 @@ class Leader:
     high_watermark: int  # as far as this broker knew when it began to lead, at first
     log_end_offset: int  # of its own safe records
     lag_time_max_ms: int = 30_000
+    in_sync_min: int = 1  # min.insync.replicas, as this broker knows it
     partition_epoch: int = -1
     replicas: tuple[int, ...] = ()
     in_sync_replicas: frozenset[int] = frozenset()  # in force
@@ -140,6 +144,7 @@ class Leader:
     _retry_ms: int | None = None  # when to ask the same again
     _rests_until_ms: int = LONG_AGO_MS  # before it asks for anything else
     _counted: tuple[FollowerState, ...] = ()  # that hold the high watermark back
+    _commits_nothing: bool = False  # there are eligible replicas, or the image may name some
 
     @property
     def maximal_in_sync(self) -> frozenset[int]:
@@ -161,6 +166,7 @@ class Leader:
             for node in dict.fromkeys((*image.replicas, *image.in_sync_replicas))
             if node != self.node_id
         }
+        self._commits_nothing = bool(image.eligible_leader_replicas)
         return self._in_force(frozenset(image.in_sync_replicas), image.epoch, now_ms)
 
     def _in_force(self, members: frozenset[int], epoch: int, now_ms: int) -> Outcome[Any]:
@@ -178,7 +184,7 @@ class Leader:
     def appended(self, log_end_offset: int) -> bool:
         """Notes the end of the leader's own log; True if the high watermark moved."""
         self.log_end_offset = log_end_offset
-        if self._counted:
+        if self._counted or self._commits_nothing:
             return self._advance()
         if log_end_offset <= self.high_watermark:
             return False
@@ -260,6 +266,8 @@ class Leader:
             if answer.leader_epoch != self.leader_epoch or not is_news:
                 return NOTHING  # so the image settles it
             members = frozenset(answer.in_sync_replicas)
+            if len(members) < min(self.in_sync_min, len(self.replicas)):
+                self._commits_nothing = True  # until the image tells who is eligible
             return self._in_force(members, answer.partition_epoch, now_ms)
         if answer in REVERTED:
             self.asked, self._rests_until_ms = None, now_ms + RETRY_MS
@@ -317,6 +325,8 @@ class Leader:
 
     def _advance(self) -> bool:
         """Moves the high watermark to the smallest end that counts; True if it moved."""
+        if self._commits_nothing:
+            return False
         committed = self.log_end_offset
         for state in self._counted:
             committed = min(committed, state.log_end_offset)

@@ -212,6 +212,7 @@ class Partition:
         leader = self.replication.leader
         if leader is None or asked.leader_epoch != leader.leader_epoch:
             return NO_CHANGE
+        leader.in_sync_min = self.log.config.min_insync_replicas
         change = self._settled(leader.altered(asked, answer, now_ms))
         self.replication.partition_epoch = leader.partition_epoch
         return change

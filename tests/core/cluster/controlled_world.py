@@ -161,8 +161,8 @@ class World:
 
     def runs(self, node_id: int) -> bool:
         """Whether the start of a broker that the controller knows is alive."""
-        process, known = self.processes[node_id], self.machine.image.brokers[node_id]
-        return process.is_up and process.epoch == known.epoch
+        process, known = self.processes[node_id], self.machine.image.brokers.get(node_id)
+        return known is not None and process.is_up and process.epoch == known.epoch
 
     def forget(self, gone: BrokerGone) -> None:
         """The tree forgets a broker, unless it has started again."""
@@ -372,9 +372,16 @@ class World:
         assert set(members) <= set(replicas), partition
         assert set(moving) <= set(replicas), partition
         assert partition.leader in (*members, NO_LEADER), partition
+        eligible = partition.eligible_leader_replicas
+        assert set(eligible) <= set(replicas) - set(members), partition
+        assert not eligible or len(members) < MIN_IN_SYNC, partition
         if is_whole:
             assert partition.leader in (*image.brokers, NO_LEADER), partition
-            could_lead = set(members) & set(image.brokers)
+            could_lead = {
+                node
+                for node in set(members) & set(image.brokers)
+                if not image.brokers[node].in_controlled_shutdown
+            }
             assert partition.leader != NO_LEADER or not could_lead, partition
 
     def check_change(
@@ -395,7 +402,8 @@ class World:
             assert set(new.replicas) == set(new.in_sync_replicas), change
         joined = set(new.in_sync_replicas) - set(old.in_sync_replicas)
         left = set(old.in_sync_replicas) - set(new.in_sync_replicas)
-        is_unclean = new.leader != NO_LEADER and new.leader not in old.in_sync_replicas
+        holders = {*old.in_sync_replicas, *old.eligible_leader_replicas}
+        is_unclean = new.leader != NO_LEADER and new.leader not in holders
         if is_unclean and not isinstance(request, AlterPartitionRequest):
             assert topic.configs.get("unclean.leader.election.enable") == "true" or (
                 getattr(request, "election_type", 0) == 1
@@ -408,7 +416,7 @@ class World:
                 assert node_id in image.brokers, change
                 assert not image.brokers[node_id].in_controlled_shutdown, change
             return
-        assert not joined, change
+        assert joined <= holders, change
         gone = request.node_id if isinstance(request, BrokerGone) else None
         steady = {n for n in left - {gone} if n in image.brokers and n in new.replicas}
         restarted = (BrokerRegistered, TakeOver)
@@ -424,7 +432,7 @@ class World:
                 is_unclean = new.leader_recovery_state is LeaderRecoveryState.RECOVERING
                 assert is_unclean or not self.runs(node_id), f"{where}: {node_id} lacks {acked}"
         holders = self.holders.setdefault(where, set())
-        holders &= set(new.in_sync_replicas)
+        holders &= {*new.in_sync_replicas, *new.eligible_leader_replicas}
         if new.leader == NO_LEADER or new.leader_epoch == old.leader_epoch:
             return
         leader = self.processes[new.leader]
