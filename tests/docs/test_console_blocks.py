@@ -158,6 +158,21 @@ def test_the_commands_of_the_service_and_the_container(tmp_path: Path, address: 
             ours.run(f"for turn in {{1..200}}; do {check} && exit; sleep 0.1; done; exit 1")
 
 
+def test_a_cluster_on_a_laptop_and_on_three_machines(
+    tmp_path: Path, zookeeper_address: str
+) -> None:
+    page = GUIDE / "cluster.md"
+    every = list(commands(page.read_text()))
+    servers = [f"127.0.0.1:{free_ports(3)}", *(f"127.0.0.1:{free_ports()}" for _ in range(4))]
+    places = {f"kafka-{n}:9092": at for n, at in enumerate(servers) if n}
+    places["127.0.0.1:9092"] = servers[0]
+    write_files(page.read_text(), tmp_path)
+    config = tmp_path / "server.properties"
+    text = config.read_text().replace("zk-1:2181,zk-2:2181,zk-3:2181", zookeeper_address)
+    config.write_text(text)
+    assert follow(page, tmp_path, places) == len(every) - 1 == 14
+
+
 def test_the_extras_that_pages_install_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
