@@ -12,7 +12,7 @@ PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 INSTALL := $(PIP) --config-settings editable_mode=compat
 
 .PHONY: demo docs help test test-deep test-fast simulate test-external lint protocol-page bench bench-streams \
-        bench-nexmark bench-state bench-broker bench-cleaner wheels clean
+        bench-nexmark bench-state bench-broker bench-cluster bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -23,7 +23,7 @@ help:
 	@echo 'make test-deep      clusters of Spark, moves between engines, the wheel, benchmarks: minutes'
 	@echo 'make test-external  suites that others wrote; simulate: brokers, workers in a time of their own'
 	@echo 'make lint           ruff, mypy --strict'
-	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cleaner beside Apache Kafka'
+	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cluster, bench-cleaner beside Apache Kafka'
 	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
 	@echo 'make docs           the site, into build/site; protocol-page: docs/protocol.md anew'
 	@echo 'make clean          without .venv and what the demo made'
@@ -90,6 +90,10 @@ simulate: $(VENV)/.dev
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev
 	$(BIN)/python bench/broker.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
+
+# Three brokers beside Apache Kafka's, KIT and LAB as bench/cluster.py says: ARGS="--cases kill9 --produce p1k-128k".
+bench-cluster: $(VENV)/.dev
+	$(BIN)/python bench/cluster.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 # The log cleaner, alone or (KIT and LAB) beside Apache Kafka's.
 bench-cleaner: $(VENV)/.dev

@@ -141,7 +141,7 @@ class Side:
     def up(self) -> None:
         """Starts it and waits until it accepts."""
         subprocess.run(shlex.split(self.start), check=True, stdout=subprocess.DEVNULL)
-        _wait_for_port(self.port)
+        wait_for_port(self.port)
 
     def down(self) -> None:
         """Stops it, if it runs."""
@@ -149,7 +149,8 @@ class Side:
             subprocess.run(shlex.split(self.stop), check=True)
 
 
-def _wait_for_port(port: int) -> None:
+def wait_for_port(port: int) -> None:
+    """Waits until somebody listens."""
     until = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < until:
         try:
@@ -353,7 +354,7 @@ def alone(options: argparse.Namespace) -> None:
     began = time.monotonic()
     pid = start_ours(scratch, port)
     try:
-        _wait_for_port(port)
+        wait_for_port(port)
         print(f"ready after {time.monotonic() - began:.2f} s, {rss_mb(pid):.0f} MB")
         client = Client(port)
         for batch_bytes, record_bytes in (

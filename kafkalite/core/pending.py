@@ -40,12 +40,16 @@ class Framed(NamedTuple):
 class Pending(Generic[R]):
     """A response to come."""
 
-    __slots__ = ("_on_abandon", "_on_done", "_response", "is_abandoned", "keeps_peer")
+    __slots__ = (
+        "_on_abandon", "_on_done", "_response", "is_abandoned", "is_only_waiting", "keeps_peer",
+    )  # fmt: skip
 
-    def __init__(self, *, keeps_peer: bool = False) -> None:
+    def __init__(self, *, keeps_peer: bool = False, is_only_waiting: bool = False) -> None:
         """`keeps_peer`: the work goes on even if the peer leaves, which is not looked for before
-        the work is done."""
+        the work is done. `is_only_waiting`: a write that is in the log, and waits for others or
+        for the disk alone. So the peer's next write may be taken before the answer."""
         self.keeps_peer = keeps_peer
+        self.is_only_waiting = is_only_waiting
         self._response: R | None = None
         self._on_done: Callable[[R], None] | None = None
         self._on_abandon: Callable[[], None] | None = None

@@ -451,7 +451,7 @@ def _when_replicated(
     broker: Broker, request: ProduceRequest, response: ProduceResponse, wanted: Wanted
 ) -> Pending[ProduceResponse] | ProduceResponse:
     """Waits for the followers, or the disk; at the deadline, missing partitions time out."""
-    pending: Pending[ProduceResponse] = Pending()
+    pending: Pending[ProduceResponse] = Pending(is_only_waiting=True)
     refused: dict[TopicPartition, ApiError] = {}
 
     def acknowledges(where: TopicPartition) -> bool:

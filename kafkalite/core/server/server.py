@@ -5,7 +5,8 @@
 
 One request of a connection is answered at a time, in order. While its answer is pending or not yet
 sent, the server reads at most one more buffer of that connection. This is the whole back pressure:
-a peer that does not read its answers cannot send more requests. Large
+a peer that does not read its answers cannot send more requests. Behind writes that only wait for
+replicas or the disk others of their kind are taken (`ahead`), and answered in order. Large
 requests are received as long as the buffers of those under way have not taken
 `queued_max_request_bytes`. Requests up to SMALL_REQUEST_BYTES have a part of it to themselves, and
 one host may hold half of either part. Later ones wait, unread, in order; meanwhile the server hangs
@@ -39,6 +40,7 @@ from kafkalite.core.protocol.connection import (
     ServerConnection,
     UnknownApi,
 )
+from kafkalite.core.server.ahead import Ahead, AnswersAhead
 from kafkalite.core.server.outbox import Outbox
 from kafkalite.core.server.request_room import RequestRoom
 from kafkalite.core.sockets import set_options
@@ -288,6 +290,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._seconds = server.seconds
         self._frames = ServerConnection(server.limits.socket_request_max_bytes)
         self._pending: Pending[Any] | None = None
+        self._ahead = AnswersAhead()
+        self._held: RequestReceived | UnknownApi | None = None  # until those are answered
         self._is_reading = True
         self._is_closing = False
         self._has_reserved = False  # room for the large request that is being received, or waits
@@ -333,9 +337,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_closing = True
         self._outbox.close()
         self._frames.drop()  # not when the collector comes by: it and the transport are a circle
-        if self._pending is not None:
-            self._pending.abandon()
-            self._pending = None
+        self._abandon()
         self._server.forget(self, self.client_host)
 
     def pause_writing(self) -> None:
@@ -347,7 +349,9 @@ class _Connection(asyncio.BufferedProtocol):
     # -- requests
 
     def _can_go_on(self) -> bool:
-        """Whether the last request is answered and its answer sent."""
+        """Whether those before are answered, and the answers sent, or are writes that only wait."""
+        if self._ahead and (self._held is not None or self._ahead.is_full):
+            return False
         return self._pending is None and self._outbox.is_empty and not self._is_closing
 
     def work(self, *, is_last: bool = False) -> None:
@@ -397,9 +401,13 @@ class _Connection(asyncio.BufferedProtocol):
         yet, or not sent."""
         frames = self._frames
         for _ in range(REQUESTS_PER_TURN):
-            request = frames.next_event() if frames.may_have_frames else None
+            request = self._held or (frames.next_event() if frames.may_have_frames else None)
+            self._held = None
             if request is None:
                 return False
+            if self._ahead and not self._ahead.may_follow(request):
+                self._held = request
+                return None
             self._serve(request)
             if self._has_reserved and (self._pending is None or not self._pending.keeps_peer):
                 self._end_reservation()
@@ -435,22 +443,41 @@ class _Connection(asyncio.BufferedProtocol):
         response = self._server.service.answer(request, self._identity)
         if isinstance(response, Pending):
             if response.response is None:
+                if response.is_only_waiting:
+                    ahead = Ahead(header, counters, began, response)
+                    self._ahead.append(ahead)
+                    response.when_done(lambda done: self._on_ahead(ahead, done))
+                    return
                 self._pending = response
                 if response.keeps_peer:
                     self._read(False)
                 response.when_done(lambda done: self._on_answer(header, done, counters, began))
                 return
             response = response.response
-        if response is not None:
+        if response is not None and self._ahead:
+            self._ahead.append(Ahead(header, counters, began, response=response))
+        elif response is not None:
             self._send(header, response, counters, began)
 
+    def _on_ahead(self, ahead: Ahead, response: Any) -> None:
+        """The answer to an earlier write is there. Called by the code that completed it."""
+        ahead.pending, ahead.response = None, response
+        for each in self._ahead.due():
+            self._on_answer(each.header, each.response, each.counters, each.began, is_last=False)
+            if self._is_closing:
+                return
+        if self._can_go_on():
+            self._on_sent()
+
     def _on_answer(
-        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
-    ) -> None:
+        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float,
+        *, is_last: bool = True,
+    ) -> None:  # fmt: skip
         """The pending answer is there. Called by the code that completed it."""
-        self._pending = None
-        if self._has_reserved:
-            self._end_reservation()
+        if is_last:
+            self._pending = None
+            if self._has_reserved:
+                self._end_reservation()
         try:
             if isinstance(response, Exception):
                 raise response
@@ -463,7 +490,7 @@ class _Connection(asyncio.BufferedProtocol):
         except Exception:
             self._fail()
             return
-        if not self._outbox.is_empty:
+        if not is_last or not self._outbox.is_empty:
             return
         if self._frames.may_have_frames or self._is_closing or not self._is_reading:
             self._on_sent()
@@ -498,11 +525,15 @@ class _Connection(asyncio.BufferedProtocol):
     def finish(self) -> None:
         """Closes once all answers are sent; pending requests get no answer."""
         self._is_closing = True
-        if self._pending is not None:
-            self._pending.abandon()
-            self._pending = None
+        self._abandon()
         if self._outbox.is_empty:
             self._transport.close()
+
+    def _abandon(self) -> None:
+        if self._pending is not None:
+            self._pending.abandon()
+        self._pending = self._held = None
+        self._ahead.abandon()
 
     def abort(self) -> None:
         """Cuts the connection."""
@@ -541,10 +572,8 @@ class _Connection(asyncio.BufferedProtocol):
     def _read(self, wanted: bool) -> None:
         if wanted is not self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
-            change: Callable[[], None] = (
-                self._transport.resume_reading if wanted else self._transport.pause_reading
-            )
-            change()
+            transport = self._transport
+            transport.resume_reading() if wanted else transport.pause_reading()
 
     def _set_options(self, sock: socket.socket | None) -> None:
         limits = self._server.limits

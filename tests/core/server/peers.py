@@ -57,6 +57,7 @@ class FakeService:
     settles: Callable[[], None] = lambda: None
     refusal: str = ""
     keeps_peers: bool = False
+    only_waits: bool = False
 
     def answer(self, request: RequestReceived, peer: PeerIdentity) -> Any:
         key = request.header.api_key
@@ -65,7 +66,9 @@ class FakeService:
         if key is ApiKey.API_VERSIONS:
             return ApiVersionsResponse(throttle_time_ms=len(self.asked))
         if key in (ApiKey.HEARTBEAT, ApiKey.PRODUCE):
-            pending: Pending[Any] = Pending(keeps_peer=self.keeps_peers)
+            pending: Pending[Any] = Pending(
+                keeps_peer=self.keeps_peers, is_only_waiting=self.only_waits
+            )
             self.waiting.append(pending)
             return pending
         if key is ApiKey.FETCH:

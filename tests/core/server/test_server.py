@@ -23,6 +23,7 @@ from kafkalite.core.protocol.fetch import (
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server import server as server_module
+from kafkalite.core.server.ahead import WRITES_MAX
 from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.outbox import INLINE_BYTES_MAX, Outbox
 from kafkalite.core.server.server import (
@@ -50,6 +51,59 @@ def test_answers_come_in_order_also_when_one_must_wait() -> None:
             service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
             assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
             assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+def test_behind_requests_that_only_wait_others_of_their_kind_are_taken() -> None:
+    codes = [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+
+    async def story() -> None:
+        service = FakeService(only_waits=True)
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            for _ in codes:
+                peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            peer.send(ApiVersionsRequest(), 1)
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == len(codes))
+            for place in (2, 1, 0):
+                assert service.asked == [ApiKey.HEARTBEAT] * 3, "another kind waits its turn"
+                service.waiting[place].complete(HeartbeatResponse(error_code=codes[place]))
+            assert [(await peer.receive()).error_code for _ in codes] == codes
+            assert (await peer.receive()).throttle_time_ms == 4
+            await until(lambda: len(service.waiting) == 4)
+            service.only_waits = False
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == 5)
+            service.waiting[3].complete(HeartbeatResponse())
+            await peer.receive()
+            assert len(service.waiting) == 5, "nothing is taken behind one that does more than wait"
+            service.waiting[4].complete(HeartbeatResponse())
+            await peer.receive()
+            await until(lambda: len(service.waiting) == 6)
+
+    asyncio.run(story())
+
+
+def test_no_more_requests_are_taken_ahead_than_are_allowed() -> None:
+    async def story() -> None:
+        service = FakeService(only_waits=True)
+        async with serving(service) as (server, connect):
+            peer, other = await connect(), await connect()
+            for _ in range(WRITES_MAX + 2):
+                peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            for allowed in (WRITES_MAX, WRITES_MAX + 1, WRITES_MAX + 2):
+                await until(lambda: len(service.waiting) == allowed)  # noqa: B023
+                other.send(ApiVersionsRequest(), 1)
+                await other.receive()
+                assert len(service.waiting) == allowed
+                service.waiting[allowed - WRITES_MAX].complete(HeartbeatResponse())
+                await peer.receive()
+            peer.writer.close()
+            await until(lambda: len(server.connections) == 1)
+            assert sum(each.is_abandoned for each in service.waiting) == WRITES_MAX - 1
 
     asyncio.run(story())
 
