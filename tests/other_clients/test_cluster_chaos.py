@@ -1,0 +1,150 @@
+"""Random faults of real brokers and their ZooKeeper while librdkafka produces: nothing is lost.
+
+`KAFKALITE_CLUSTER_RUNS=20` runs as many histories, `KAFKALITE_CLUSTER_SEED` is the seed of the first.
+A seed names the faults; the machine decides how they fall. Disks are filled where root runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from time import sleep
+
+import pytest
+from test_cluster import Load, Place, until
+
+from kafkalite import EmbeddedCluster
+
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+
+FIRST = int(os.environ.get("KAFKALITE_CLUSTER_SEED", "1"))
+RUNS = int(os.environ.get("KAFKALITE_CLUSTER_RUNS", "2"))
+FAULTS_A_RUN = 5
+DISK_MB = 64
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "4000",
+    "log.segment.bytes": str(1 << 20),  # a disk of this size has room for several
+    "log.index.size.max.bytes": str(1 << 16),
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Faulty:
+    """A cluster that suffers, and the load on it."""
+
+    def __init__(self, cluster: EmbeddedCluster, disks: Path | None, seed: int) -> None:
+        self.cluster, self.disks, self.random = cluster, disks, Random(seed)
+        self.place = Place(cluster.bootstrap_servers)
+        self.place.create("orders")
+        self.load = Load(cluster.bootstrap_servers, "orders")
+
+    def one(self) -> int:
+        return self.random.choice(self.cluster.node_ids)
+
+    def rest(self, seconds_max: float) -> None:
+        sleep(self.random.random() * seconds_max)
+
+    def kill(self) -> None:
+        node_id = self.one()
+        self.cluster.kill(node_id)
+        self.rest(3)
+        self.cluster.start(node_id)
+
+    def kill_two(self) -> None:
+        """The partitions stand still meanwhile: one broker is less than min.insync.replicas."""
+        nodes = self.random.sample(self.cluster.node_ids, 2)
+        for node_id in nodes:
+            self.cluster.kill(node_id)
+        self.rest(2)
+        for node_id in nodes:
+            self.cluster.start(node_id)
+
+    def stop(self) -> None:
+        self.cluster.restart(self.one())
+
+    def pause(self) -> None:
+        """For less than a session, or beyond it."""
+        node_id = self.one()
+        self.cluster.pause(node_id)
+        self.rest(8)
+        self.cluster.go_on(node_id)
+
+    def kill_while_another_is_paused(self) -> None:
+        paused, killed = self.random.sample(self.cluster.node_ids, 2)
+        self.cluster.pause(paused)
+        self.rest(2)
+        self.cluster.kill(killed)
+        self.rest(2)
+        self.cluster.go_on(paused)
+        self.cluster.start(killed)
+
+    def restart_zookeeper(self) -> None:
+        assert self.cluster.zookeeper is not None
+        self.cluster.zookeeper.kill()
+        self.rest(6)
+        self.cluster.start_zookeeper()
+
+    def fill_disk(self) -> None:
+        if self.disks is None:
+            return
+        filler = self.disks / f"broker-{self.one()}" / "filler"
+        with filler.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+                    file.flush()
+            except OSError:
+                pass
+        self.rest(3)
+        filler.unlink()
+
+    FAULTS = (
+        kill, kill, kill_two, stop, pause, kill_while_another_is_paused, restart_zookeeper,
+        fill_disk,
+    )  # fmt: skip
+
+    def live(self) -> None:
+        for _ in range(FAULTS_A_RUN):
+            self.load.goes_on()
+            fault = self.random.choice(self.FAULTS)
+            print(fault.__name__)
+            fault(self)
+        until(lambda: self.place.is_whole("orders"))
+        self.load.goes_on()
+        self.load.check()
+
+
+@contextmanager
+def small_disks(folder: Path) -> Iterator[Path | None]:
+    """Each broker's folder is a file system of its own, where root may make one."""
+    if os.geteuid() != 0:
+        yield None
+        return
+    mounted = []
+    try:
+        for number in (1, 2, 3):
+            disk = folder / f"broker-{number}"
+            disk.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(disk)]
+            subprocess.run(command, check=True)
+            mounted.append(disk)
+        yield folder
+    finally:
+        for disk in mounted:
+            subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_whatever_happens_to_brokers_nothing_acknowledged_is_lost(
+    seed: int, tmp_path: Path
+) -> None:
+    with (
+        small_disks(tmp_path) as disks,
+        EmbeddedCluster(tmp_path, overrides=SETTINGS) as cluster,
+    ):
+        Faulty(cluster, disks, seed).live()
