@@ -50,6 +50,10 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def pump(self) -> None:
+        """Pumps now: a task has learnt something."""
+        self._pump()
+
     def wake_at(self, deadline_ms: float | None) -> None:
         """Pumps then, in the loop's time, at the latest. An alarm that is early enough stays."""
         if deadline_ms is None:

@@ -8,6 +8,9 @@ A leader that is paused, or cut off without a reset, would be waited for until t
 up, half a minute by default, though all others know its successor for long. When the connection
 closes, all that is in flight fails as with any that breaks, and is sent to the successor.
 
+A leader that refuses connections is tried for some seconds, as it may be starting. Meanwhile the
+metadata tell whether another leads.
+
 Owns   the timers, one a connection.
 Never  gives a leader up that is merely slow.
 Source KIP-951 is about leaders that answer; for silent ones Kafka's clients have no such look.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +33,7 @@ from kafkalite.errors import KafkaliteError
 log: Final = logging.getLogger(__name__)
 
 SILENCE_MS: Final = 1_000  # before the first look
+REFUSED_MS: Final = 100  # the same for a leader that is not connected
 SILENCE_MAX_MS: Final = 4_000  # between two looks
 
 
@@ -72,6 +76,26 @@ class SilentLeaders:
         self._newest[connection] = asked = _Asked(node_id, answer, partitions)
         if connection not in self._timers:
             self._wait(connection, asked, SILENCE_MS)
+
+    def connecting(self, attempt: asyncio.Task[Any], topics: Callable[[], Set[str]]) -> None:
+        """A leader is being connected to, which is about to get something for these topics."""
+        self._background.run(self._look_meanwhile(attempt, topics))
+
+    async def _look_meanwhile(
+        self, attempt: asyncio.Task[Any], topics: Callable[[], Set[str]]
+    ) -> None:
+        pause_ms = REFUSED_MS
+        while True:
+            await asyncio.wait((attempt,), timeout=pause_ms / 1000)
+            if attempt.done():
+                return
+            try:
+                await self._client.refresh(topics())
+            except KafkaliteError as error:
+                log.debug("a leader is not connected, and nobody else answers: %s", error)
+            else:
+                self._background.pump()
+            pause_ms = min(2 * pause_ms, SILENCE_MS)
 
     def _wait(self, connection: BrokerConnection, asked: _Asked, pause_ms: int) -> None:
         seconds = (self._wait_ms + pause_ms) / 1000

@@ -182,6 +182,7 @@ class Fetcher:
         if connection is None:
             connecting = self._client.connecting(node_id, self._lane)
             connecting.add_done_callback(partial(self._connected, node_id, asked))
+            self._silent.connecting(connecting, lambda: {tp.topic for tp in asked})
             return
         timeout_ms = self.settings.fetch_max_wait_ms + self._client.timing.request_timeout_ms
         try:

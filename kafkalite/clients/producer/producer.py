@@ -362,6 +362,7 @@ class Producer(Lifetime):
             self._connecting.add(node_id)
             connecting = self._client.connecting(node_id, self._lane)
             connecting.add_done_callback(partial(self._connected, node_id))
+            self._silent.connecting(connecting, lambda: self._accumulator.topics)
         return node_id
 
     def _connected(self, node_id: int, connecting: asyncio.Task[BrokerConnection]) -> None:

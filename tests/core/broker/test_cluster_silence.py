@@ -128,3 +128,34 @@ async def _send_and_look(producer: Producer, value: bytes, leader: int) -> objec
     """Sends a record; the connection that is open afterwards."""
     await (await producer.send("t", value, partition=0))
     return producer._client.open_connection(leader, producer._lane)
+
+
+def test_a_dead_leader_is_not_waited_for_once_another_leads(place: ThreeBrokers) -> None:
+    """Its connections are refused, which is tried for five seconds: it might be starting."""
+    place.create(NewTopic("t", 3, 3))
+    host, seen = place.host("client"), list[bytes]()
+    leader = place.state("t").leader
+    producer = Producer(place.client())
+
+    async def send(value: bytes) -> None:
+        await (await producer.send("t", value, partition=0))
+
+    async def read() -> None:
+        async with Consumer(place.client(), auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            while len(seen) < 2:
+                for columns in (await consumer.poll(100)).values():
+                    seen.extend(value or b"" for value in columns.values)
+
+    place.result(host, producer.start())
+    place.result(host, send(b"1"))
+    reading = host.spawn(read())
+    place.until(lambda: seen == [b"1"])
+    place.kill(leader)
+    killed = place.seconds
+    sending = host.spawn(send(b"2"))
+    place.until(lambda: place.state("t").leader not in (leader, -1))
+    elected = place.seconds
+    place.run(lambda: sending.done() and reading.done(), 60)
+    assert place.seconds - elected < 2, (killed, elected, place.seconds)
+    place.result(host, producer.close())
