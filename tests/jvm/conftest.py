@@ -24,6 +24,7 @@ ARTIFACTS = [
     f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
 ]
 TEST_DRIVER = [f"org.apache.kafka:kafka-streams-test-utils:{KAFKA}"]
+MIRROR_MAKER = [f"org.apache.kafka:connect-mirror:{KAFKA}", *ARTIFACTS[3:]]
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 SECONDS_MAX = 100
@@ -191,6 +192,17 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
     is_given = any(given.glob("kafka-streams-test-utils-*.jar"))
     jars = given if is_given else jars_of(f"streams-test-utils-{KAFKA}", TEST_DRIVER)
     return Jvm(jars, tmp_path_factory.mktemp("oracle"), Path(__file__).parent / "streams")
+
+
+@pytest.fixture(scope="session")
+def mirror_maker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs MirrorMaker 2 with a file of settings."""
+    require_java()
+    jars = jars_of(f"connect-mirror-{KAFKA}", MIRROR_MAKER)
+    logging = tmp_path_factory.mktemp("mirror") / "log4j2.properties"
+    logging.write_text(LOGGING)
+    command = ["java", *QUICK, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
+    return [*command, "org.apache.kafka.connect.mirror.MirrorMaker"]
 
 
 @pytest.fixture(scope="session")
