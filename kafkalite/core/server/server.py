@@ -397,8 +397,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _answer_some(self) -> bool | None:
         """Answers REQUESTS_PER_TURN requests at the most, and none after the turn's time is up.
-        Whether there may be more; None while that is of no interest: the last answer is not there
-        yet, or not sent."""
+        Whether there may be more; None while the last answer is not there yet, or not sent."""
         frames = self._frames
         for _ in range(REQUESTS_PER_TURN):
             request = self._held or (frames.next_event() if frames.may_have_frames else None)
@@ -451,13 +450,23 @@ class _Connection(asyncio.BufferedProtocol):
                 self._pending = response
                 if response.keeps_peer:
                     self._read(False)
-                response.when_done(lambda done: self._on_answer(header, done, counters, began))
+                answered = self._on_late if self._ahead else self._on_answer
+                response.when_done(lambda done: answered(header, done, counters, began))
                 return
             response = response.response
         if response is not None and self._ahead:
             self._ahead.append(Ahead(header, counters, began, response=response))
         elif response is not None:
             self._send(header, response, counters, began)
+
+    def _on_late(self, header: RequestHeader, response: Any, *more: Any) -> None:
+        """The pending answer is there. It waits for those before it that are not."""
+        if not self._ahead:
+            return self._on_answer(header, response, *more)
+        self._pending = None
+        self._end_reservation()
+        self._ahead.append(Ahead(header, *more, None, response))
+        return self._on_sent() if self._can_go_on() else None
 
     def _on_ahead(self, ahead: Ahead, response: Any) -> None:
         """The answer to an earlier write is there. Called by the code that completed it."""

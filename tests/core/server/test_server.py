@@ -87,6 +87,28 @@ def test_behind_requests_that_only_wait_others_of_their_kind_are_taken() -> None
     asyncio.run(story())
 
 
+def test_an_answer_that_takes_work_waits_for_those_before_it() -> None:
+    codes = [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+
+    async def story() -> None:
+        service = FakeService(only_waits=True)
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == 1)
+            service.only_waits = False  # as of a batch that is checked in a thread
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == 2)
+            service.waiting[1].complete(HeartbeatResponse(error_code=codes[1]))
+            await until(lambda: len(service.waiting) == 3)
+            service.waiting[0].complete(HeartbeatResponse(error_code=codes[0]))
+            service.waiting[2].complete(HeartbeatResponse(error_code=codes[2]))
+            assert [(await peer.receive()).error_code for _ in codes] == codes
+
+    asyncio.run(story())
+
+
 def test_no_more_requests_are_taken_ahead_than_are_allowed() -> None:
     async def story() -> None:
         service = FakeService(only_waits=True)
