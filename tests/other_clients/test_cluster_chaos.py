@@ -1,6 +1,6 @@
 """Random faults of real brokers and their ZooKeeper while librdkafka produces: nothing is lost.
 
-`KAFKALITE_CLUSTER_RUNS=20` runs as many histories, `KAFKALITE_CLUSTER_SEED` is the seed of the first.
+`KAFKALITE_CLUSTER_RUNS=20` runs as many histories, `KAFKALITE_CLUSTER_SEED` is the first seed.
 A seed names the faults; the machine decides how they fall. Disks are filled where root runs them.
 """
 

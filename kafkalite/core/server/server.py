@@ -459,13 +459,13 @@ class _Connection(asyncio.BufferedProtocol):
         elif response is not None:
             self._send(header, response, counters, began)
 
-    def _on_late(self, header: RequestHeader, response: Any, *more: Any) -> None:
+    def _on_late(self, header: RequestHeader, response: Any, counts: Any, began: float) -> None:
         """The pending answer is there. It waits for those before it that are not."""
         if not self._ahead:
-            return self._on_answer(header, response, *more)
+            return self._on_answer(header, response, counts, began)
         self._pending = None
         self._end_reservation()
-        self._ahead.append(Ahead(header, *more, None, response))
+        self._ahead.append(Ahead(header, counts, began, None, response))
         return self._on_sent() if self._can_go_on() else None
 
     def _on_ahead(self, ahead: Ahead, response: Any) -> None:
