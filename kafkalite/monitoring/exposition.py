@@ -65,6 +65,7 @@ class BrokerPage(Collector):
         for name, value in self.gauges.items():
             words = name.replace("_", " ").capitalize()
             yield GaugeMetricFamily(f"kafkalite_{name}", f"{words}.", value)
+        yield from _led(self.survey)
         yield _left_out(self.survey)
         yield from ProcessCollector(registry=None).collect()
 
@@ -126,6 +127,18 @@ def _apis(apis: Mapping[str, ApiMetrics]) -> Iterator[Metric]:
         latency.add_metric([api], _buckets(counted.latency), counted.latency.sum_s)
     yield errors
     yield latency
+
+
+def _led(survey: Survey) -> Iterator[Metric]:
+    for name, words in (
+        ("leader_partitions", "Partitions that this broker leads."),
+        ("under_replicated_partitions", "Of these, partitions with replicas that are not in sync."),
+        (
+            "below_min_isr_partitions",
+            "Of these, partitions with fewer in sync than acks=all needs.",
+        ),
+    ):
+        yield GaugeMetricFamily(f"kafkalite_{name}", words, getattr(survey, name))
 
 
 def _left_out(survey: Survey) -> Metric:

@@ -21,6 +21,7 @@ ROW = re.compile(r"\| `(\w+)` \| (\w+) \| ([^|]*)\| [^|]+ \|")
 GAUGES = {
     "partitions": 9,
     "offline_partitions": 0,
+    "is_controller": 1,
     "waiting_requests": 1,
     "fetch_sessions": 2,
     "fetch_session_partitions": 3,

@@ -95,6 +95,9 @@ def test_traffic_sizes_and_lags_of_topics_and_groups(tmp_path: Path) -> None:
             assert found["kafkalite_topic_log_bytes", "t"] == size
             assert found["kafkalite_group_lag_records", "g", "0", "t"] == 6
             assert found["kafkalite_partitions",] == len(node.broker.partitions)
+            assert found["kafkalite_leader_partitions",] == len(node.broker.partitions)
+            assert found["kafkalite_under_replicated_partitions",] == 0
+            assert found["kafkalite_is_controller",] == 1
             assert found["kafkalite_cleaner_running",] == 0
             async with Admin(address) as admin:
                 await admin.delete_topics(["t"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,6 +19,10 @@ class Log:
     high_watermark: int = 100
 
     @property
+    def config(self) -> Any:
+        return SimpleNamespace(min_insync_replicas=2)
+
+    @property
     def size_bytes(self) -> int:
         self.host.looked += 1
         return 10
@@ -26,6 +31,18 @@ class Log:
 @dataclass
 class Held:
     log: Log
+
+
+@dataclass
+class Topic:
+    name: str
+    partitions: tuple[Partition, ...] = ()
+
+
+class Partition(NamedTuple):
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
 
 
 @dataclass
@@ -52,10 +69,12 @@ class Host:
     counts: dict[str, int]
     offsets: dict[str, list[tuple[TopicPartition, int]]] = field(default_factory=dict)
     looked: int = 0
+    node_id: int = 1
+    topics: dict[str, Topic] = field(default_factory=dict)
 
     @property
     def image(self) -> Image:
-        return Image(dict.fromkeys(self.counts))
+        return Image(self.topics or {name: Topic(name) for name in self.counts})
 
     @property
     def partitions(self) -> Host:
@@ -94,6 +113,21 @@ def test_sizes_and_lags_are_found() -> None:
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
     assert list(survey.lags) == [("g", first, 30), ("g", second, 0)]
     assert (survey.topics_left_out, survey.lags_left_out) == (0, 0)
+
+
+def test_partitions_that_lack_replicas_are_counted_where_they_are_led() -> None:
+    states = (
+        Partition(1, (1, 2, 3), (1, 2, 3)),
+        Partition(1, (1, 2, 3), (3, 1)),
+        Partition(1, (1, 2, 3), (1,)),
+        Partition(1, (1,), (1,)),  # of one replica, acks=all needs one
+        Partition(2, (2, 1), (2,)),
+        Partition(-1, (3,), (3,)),
+    )
+    survey, _ = take(Host({"t": 6}, topics={"t": Topic("t", states)}))
+    assert survey.leader_partitions == 4
+    assert survey.under_replicated_partitions == 2
+    assert survey.below_min_isr_partitions == 1
 
 
 @pytest.mark.parametrize("counts", [{"t": 10_000}, {f"t{n}": 5 for n in range(2_000)}])

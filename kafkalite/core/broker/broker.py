@@ -224,6 +224,7 @@ class Broker:
         return {
             "partitions": len(self.partitions),
             "offline_partitions": len(self.partitions.offline),
+            "is_controller": int(self.steering.controller_id == self.node_id),
             "waiting_requests": len(self.waiting),
             "fetch_sessions": len(self.fetch_sessions),
             "fetch_session_partitions": self.fetch_sessions.partition_count,

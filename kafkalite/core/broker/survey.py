@@ -1,4 +1,4 @@
-"""How large each topic is and how far each group lags: one look at all of it, in slices.     [D]
+"""How large topics are, how far groups lag, what lacks replicas: one look, in slices.       [D]
 
     lag   the high watermark less the committed offset, for each group and partition that is held
 
@@ -58,6 +58,7 @@ class Lags:
 class Host(Protocol):
     """The survey's interface to the broker."""
 
+    node_id: int
     partitions: Partitions
     groups: GroupCoordinators
 
@@ -74,10 +75,14 @@ class Survey:
     topics_left_out: int = 0
     lags: Lags = field(default_factory=Lags)
     lags_left_out: int = 0
+    leader_partitions: int = 0  # led by this broker; those below are among them
+    under_replicated_partitions: int = 0  # not all of their replicas are in sync
+    below_min_isr_partitions: int = 0  # acks=all is refused
 
     def take(self, host: Host) -> Slices:
         """Looks at everything."""
         yield from self._measure_topics(host)
+        yield from self._count_led(host)
         yield from self._measure_lags(host)
 
     def _measure_topics(self, host: Host) -> Slices:
@@ -92,6 +97,24 @@ class Survey:
                 if seen % PARTITIONS_PER_SLICE == 0:
                     yield None
             self.topic_bytes[name] = total
+
+    def _count_led(self, host: Host) -> Slices:
+        seen = 0
+        for topic in tuple(host.image.topics.values()):
+            for index, partition in enumerate(topic.partitions):
+                seen += 1
+                if seen % PARTITIONS_PER_SLICE == 0:
+                    yield None
+                if partition.leader != host.node_id:
+                    continue
+                self.leader_partitions += 1
+                in_sync, replicas = len(partition.in_sync_replicas), len(partition.replicas)
+                held = host.partitions.find(topic.name, index)
+                if in_sync == replicas or held is None:
+                    continue
+                self.under_replicated_partitions += 1
+                least = min(held.log.config.min_insync_replicas, replicas)
+                self.below_min_isr_partitions += in_sync < least
 
     def _measure_lags(self, host: Host) -> Slices:
         looked = 0
