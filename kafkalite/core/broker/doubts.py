@@ -8,8 +8,9 @@ Clients notice the death of a broker when the others do, and ask at once for new
 controller needs some milliseconds to move them. A client that was told the old ones meanwhile asks
 again only after a pause, a second for librdkafka.
 
-A broker that has left is listed for LISTED_SECONDS more, though it leads nothing: librdkafka loses
-the new leaders of its partitions when they come in the answer that no longer lists it.
+A broker that has left is listed for LISTED_SECONDS more in answers about topics, though it leads
+nothing: librdkafka loses the new leaders of its partitions when they come in the answer that no
+longer lists it. Answers about brokers alone are exact: what is under way to a broker fails then.
 
 Owns   the requests that wait, WAITING_MAX of them: others are answered at once.
 Never  lets a request wait for longer than the doubt lasts.

@@ -265,7 +265,7 @@ def _response(
             yield
         work += 1 + len(topic.partitions)
         described.append(_topic(view, topic, operations))
-    listed = image if broker.doubts is None else broker.doubts.listed()
+    listed = broker.doubts.listed() if broker.doubts is not None and described else image
     return MetadataResponse(
         brokers=_brokers(listed, context, MetadataResponseBroker),
         cluster_id=image.cluster_id,

@@ -453,11 +453,12 @@ def _when_replicated(
     """Waits for the followers, or the disk; at the deadline, missing partitions time out."""
     pending: Pending[ProduceResponse] = Pending(is_only_waiting=True)
     refused: dict[TopicPartition, ApiError] = {}
+    is_all = request.acks == ACKS_ALL  # what waits must not hold the request's records
 
     def acknowledges(where: TopicPartition) -> bool:
         awaited = wanted[where]
         error = None
-        if request.acks == ACKS_ALL:
+        if is_all:
             error = awaited.partition.why_unsafe(awaited.leader_epoch)
         if error is not None:
             refused[where] = error

@@ -145,6 +145,8 @@ def test_clients_hear_of_new_leaders_at_once_and_of_the_dead_broker_a_little_lon
         leaders, brokers = told(place, witness)
         assert leaders == {1, 2, 3} - {victim}
         assert brokers == {1, 2, 3}
+        known = place.ask(witness, MetadataRequest(())).brokers
+        assert {broker.node_id for broker in known} == leaders, "asked for brokers alone"
         place.pass_seconds(LISTED_SECONDS)
         assert told(place, witness) == (leaders, leaders)
         place.start_all()
