@@ -10,7 +10,8 @@ again only after a pause, a second for librdkafka.
 
 A broker that has left is listed for LISTED_SECONDS more in answers about topics, though it leads
 nothing: librdkafka loses the new leaders of its partitions when they come in the answer that no
-longer lists it. Answers about brokers alone are exact: what is under way to a broker fails then.
+longer lists it. Not for long: what is under way to a broker fails once it is listed no more.
+Answers about brokers alone are exact.
 
 Owns   the requests that wait, WAITING_MAX of them: others are answered at once.
 Never  lets a request wait for longer than the doubt lasts.
@@ -28,7 +29,7 @@ from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 
 LOOK_SECONDS: Final = 0.02
-LISTED_SECONDS: Final = 2.0
+LISTED_SECONDS: Final = 0.3
 WAITING_MAX: Final = 10_000
 
 
