@@ -36,7 +36,7 @@ from kafkalite.cli.output import (
     say,
     show_bytes,
 )
-from kafkalite.cli.places import bounds_of, offsets_at, parse_place
+from kafkalite.cli.places import Bounds, bounds_of, offsets_at, parse_place
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def _described(
     from kafkalite.core.types import TopicPartition
 
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader_id >= 0]
-    bounds = await bounds_of(admin, led)
+    bounds = await _known_bounds(admin, led)
     resource = ConfigResource(ResourceType.TOPIC, topic.name)
     configs = (await admin.describe_configs([resource]))[resource]
     shown = [c for c in configs.values() if all_configs or c.source is ConfigSource.TOPIC]
@@ -158,6 +158,23 @@ async def _described(
     }
 
 
+async def _known_bounds(admin: Admin, partitions: list[TopicPartition]) -> Bounds:
+    """The bounds of the logs whose ends are known: a new leader tells none before it knows that its
+    records are committed, which takes as many replicas as min.insync.replicas says."""
+    try:
+        return await bounds_of(admin, partitions)
+    except ApiError as error:
+        if error.error_code is not ErrorCode.OFFSET_NOT_AVAILABLE:
+            raise
+        if len(partitions) <= 1:
+            return Bounds({}, {})
+    known = Bounds({}, {})
+    for tp in partitions:
+        one = await _known_bounds(admin, [tp])
+        known = Bounds({**known.beginnings, **one.beginnings}, {**known.ends, **one.ends})
+    return known
+
+
 def _state(partition: PartitionInfo) -> str:
     if partition.leader_id < 0:
         return OFFLINE
@@ -171,7 +188,7 @@ def _config(entry: ConfigEntry) -> dict[str, Any]:
 
 def _print_topic(topic: dict[str, Any]) -> None:
     partitions = topic["partitions"]
-    records = sum((p["end"] or 0) - (p["begin"] or 0) for p in partitions)
+    records = sum(p["end"] - p["begin"] for p in partitions if p["end"] is not None)
     known = [p["bytes"] for p in partitions if p["bytes"] is not None]
     size = f", {show_bytes(sum(known))}" if known else ""
     emit(
