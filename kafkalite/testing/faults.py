@@ -37,7 +37,7 @@ from kafkalite.testing.workload import Workload
 PAUSES: Final = (0.01, 0.3, 2, 4)  # seconds, at most, between two events
 STANDING_MAX: Final = 5
 CHANGES_MAX: Final = 300  # of a disk until its machine loses power
-HEAL_SECONDS: Final = 300
+HEAL_SECONDS: Final = 120
 SLOW_BYTES_PER_SECOND: Final = 5_000
 
 STALE_SECONDS: Final = 5  # until a broker that was cut off has heard what happened meanwhile
@@ -362,7 +362,10 @@ class Faults:
             is_settled = truth.settled_epochs.get(node_id) == registered.epoch == started
             if not is_settled:
                 return False
-        elif any(node_id in image.in_sync_replicas for _, image in self._partitions()):
+        elif any(
+            node_id in (*image.in_sync_replicas, *image.eligible_leader_replicas)
+            for _, image in self._partitions()
+        ):
             return False
         return True
 

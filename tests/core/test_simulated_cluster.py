@@ -22,13 +22,21 @@ from kafkalite.testing.lives import NEVER_MS, lived
 from kafkalite.testing.simulation import Stuck
 from kafkalite.testing.workload import Workload
 
-FIRST, LAST = map(int, os.environ.get("KAFKALITE_SEEDS", "100:120").split(":"))
-FAILED_ONCE: list[int] = []
+SEEDS = os.environ.get("KAFKALITE_SEEDS")
+FIRST, LAST = map(int, (SEEDS or "100:400").split(":"))
+EVENTS_A_RUN = 20 if SEEDS else 10  # half a second of a core each
+FAILED_ONCE = [163, 217, 238, 271, 1130]  # with 138 and 207 of the seeds above
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*FAILED_ONCE, *range(FIRST, LAST)])
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
 def test_whatever_happens_no_promise_is_broken(seed: int) -> None:
+    assert lived(seed, EVENTS_A_RUN).violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_seeds_that_failed_once(seed: int) -> None:
     assert lived(seed).violations == []
 
 

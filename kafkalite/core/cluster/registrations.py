@@ -207,4 +207,5 @@ def _remaining(
     away = tuple(node for node in members if node not in live.registered)
     if kept := (*alive, *whole) or away:
         return kept
-    return next((node,) for node in partition.replicas if node in members)
+    # All are in doubt: a member had as much as those that had left, and more.
+    return next((n,) for n in partition.replicas if n in partition.in_sync_replicas)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from machine_cluster import RECOVERING, Cluster
 
 from kafkalite.core.cluster.config_changes import TOPIC, ChangeConfigs, ConfigChange
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, partition_record
 from kafkalite.core.cluster.image import replay as folded
+from kafkalite.core.cluster.registrations import TakeOver
 from kafkalite.core.protocol.configs import ConfigOperation
 from kafkalite.core.replicas.leader import Altered, FollowerFetch, Leader
 from kafkalite.core.types import TopicPartition
@@ -66,6 +69,24 @@ def test_of_members_and_eligible_ones_that_are_all_away_the_whole_log_leads() ->
     cluster.stop(2, 1)
     cluster.start(2, 91, cleanly=True)
     assert cluster.state()[0] == 2
+
+
+def test_where_all_are_in_doubt_the_last_member_leads_and_no_eligible_one() -> None:
+    """It was killed, and the eligible one may have lost its disk."""
+    cluster = alone()
+    cluster.put(replace(cluster.partition(), leader=3, in_sync_replicas=(3,)))
+    image, brokers = cluster.machine.image, cluster.machine.image.brokers
+    again = {node: replace(each, epoch=each.epoch + 1) for node, each in brokers.items()}
+    cluster.machine.image = replace(image, brokers=again)  # nobody saw the restarts
+    cluster.run(TakeOver())
+    assert cluster.state() == (3, (3,))
+
+
+def test_an_eligible_one_that_is_away_is_waited_for_where_the_member_is_in_doubt() -> None:
+    cluster = alone()
+    cluster.stop(2, 1)
+    cluster.start(1, 91)
+    assert cluster.state() == (NO_LEADER, (2,))
 
 
 def test_an_unclean_election_leaves_nobody_eligible() -> None:
