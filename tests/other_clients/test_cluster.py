@@ -101,7 +101,7 @@ class Load:
             return len(found) >= sent
 
         until(poll)
-        assert found == {offset: number for number, offset in acknowledged.items()}
+        assert acknowledged == {number: offset for offset, number in found.items()}
         numbers = [found[offset] for offset in sorted(found)]
         assert numbers == list(range(sent)), "none is lost, repeated or out of order"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from time import sleep
@@ -93,12 +93,8 @@ class Faulty:
         if self.disks is None:
             return
         filler = self.disks / f"broker-{self.one()}" / "filler"
-        with filler.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 16))
-                    file.flush()
-            except OSError:
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(1 << 16)):
                 pass
         self.rest(3)
         filler.unlink()
