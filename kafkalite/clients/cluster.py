@@ -378,10 +378,10 @@ class Client(Lifetime):
         them can be reached."""
         until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
-            left = [slot for slot in self._slots_of_all() if slot.address != but]
-            if not left:
+            slots = [slot for slot in self._slots_of_all() if slot.address != but]
+            if not slots:
                 raise BrokerUnavailable("there is no other broker to ask")
-            count = len(left)
+            left, count = list(slots), len(slots)
 
             def attempt() -> Coroutine[Any, Any, R] | None:
                 nonlocal count
@@ -391,7 +391,8 @@ class Client(Lifetime):
             try:
                 return await first_answer(attempt)
             except BrokerUnavailable as error:
-                if self._closed or self._now() > until or not count:
+                is_anyone_there = not all(slot.trouble for slot in slots)
+                if self._closed or self._now() > until or not is_anyone_there:
                     raise
                 log.debug("%s, asking the brokers again", error)
 

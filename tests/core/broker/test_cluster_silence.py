@@ -159,3 +159,14 @@ def test_a_dead_leader_is_not_waited_for_once_another_leads(place: ThreeBrokers)
     place.run(lambda: sending.done() and reading.done(), 60)
     assert place.seconds - elected < 2, (killed, elected, place.seconds)
     place.result(host, producer.close())
+
+
+def test_brokers_that_all_refuse_are_given_up_in_the_time_for_that(place: ThreeBrokers) -> None:
+    host, client = place.host("client"), place.client()
+    for node_id in (1, 2, 3):
+        place.kill(node_id)
+    began = place.seconds
+    with pytest.raises(BrokerUnavailable, match="tried for 5 s"):
+        place.result(host, client.start())
+    assert place.seconds - began < 10
+    place.result(host, client.close())
