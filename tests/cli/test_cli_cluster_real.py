@@ -52,9 +52,10 @@ def run(kafkalite: Run, cluster: EmbeddedCluster) -> Run:
 def make(cluster: EmbeddedCluster) -> Callable[..., None]:
     """Makes a topic with replicas on these brokers, and a record in each partition."""
 
-    def make(topic: str, *replicas: list[int]) -> None:
+    def make(topic: str, *replicas: list[int], min_isr: int = 2) -> None:
+        configs = {"min.insync.replicas": str(min_isr)}
         with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(topic, replica_assignment=replicas)])
+            admin.create_topics([NewTopic(topic, replica_assignment=replicas, configs=configs)])
         with Producer(cluster.bootstrap_servers) as producer:
             for number in range(len(replicas)):
                 producer.send(topic, b"x" * 1000, partition=number).result()
@@ -161,7 +162,7 @@ def test_a_broker_that_is_down_is_shown_and_drained(
 def test_a_broker_that_lost_its_disk_copies_everything_again(
     cluster: EmbeddedCluster, run: Run, make: Callable[..., None]
 ) -> None:
-    make("kept", [3, 1], [1, 3])
+    make("kept", [3, 1], [1, 3], min_isr=1)  # so that one replica alone tells where it ends
     cluster.stop(3)
     rmtree(cluster.data_dir / "broker-3")
     cluster.start(3)

@@ -210,6 +210,7 @@ def test_what_goes_in_and_out_is_counted(start: Start) -> None:
             assert gauges == {
                 "partitions": 2,
                 "offline_partitions": 0,
+                "is_controller": 1,
                 "waiting_requests": 0,
                 "fetch_sessions": 1,
                 "fetch_session_partitions": 2,
