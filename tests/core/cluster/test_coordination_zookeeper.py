@@ -147,9 +147,10 @@ def test_a_session_outlives_the_restart_of_the_server(server: ZooKeeper) -> None
             killing = asyncio.create_task(asyncio.to_thread(server.kill))
             while not killing.done() or client.session is Session.CONNECTED:
                 try:
-                    await client.transact([Set("/a", b"%d" % writes)])
+                    async with asyncio.timeout(1):  # a connection that is gone is waited for
+                        await client.transact([Set("/a", b"%d" % writes)])
                     writes += 1
-                except OutcomeUnknown:
+                except (OutcomeUnknown, TimeoutError):
                     break
             await killing
             reading = asyncio.create_task(client.get("/a"))
