@@ -17,7 +17,7 @@ import pytest
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.routes import Route
 from kafkalite.core.handlers.service import BrokerService
-from kafkalite.core.pending import NO_ANSWER, Encoded, Pending
+from kafkalite.core.pending import NO_ANSWER, Encoded, Framed, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol import primitives as p
 from kafkalite.core.protocol.apis import API
@@ -136,6 +136,9 @@ def test_every_request_is_answered_or_refused(
                 connection.send(header, answer.data)
                 answer = codec.decode(API[route.key].response, answer.data, version)
             if isinstance(answer, KafkaliteError) or answer is NO_ANSWER:
+                return
+            if isinstance(answer, Framed):  # a usual request, which native code has answered
+                heard.add(route)
                 return
             connection.send(header, answer)  # can be written in the version that was asked in
             stranger.hear(answer)
