@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.core.cluster.image import PartitionImage, TopicImage
+from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, creatable
 from kafkalite.core.cluster.placement import Racks, place, place_more
+from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import CreatableTopic
 from kafkalite.errors import ApiError, ErrorCode
@@ -84,3 +86,18 @@ def test_a_topic_whose_first_partition_is_being_moved_grows_by_its_replication_f
     topic = TopicImage("t", ZERO_UUID, (moving,))
     racks = dict.fromkeys((1, 2, 3), None)
     assert [len(replicas) for replicas in place_more(topic, 3, None, racks, Random(7))] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "offsets", "transactions", "min_isr"), [(True, 1, 1, "1"), (False, 3, 3, "2")]
+)
+def test_internal_topics_of_a_cluster_have_the_replicas_that_the_settings_name(
+    is_alone: bool, offsets: int, transactions: int, min_isr: str
+) -> None:
+    """Also on its first broker, which is the only one so far: no topic stays with one replica."""
+    config = BrokerConfig.parse({})
+    assert creatable(OFFSETS_TOPIC, config, is_alone=is_alone).replication_factor == offsets
+    topic = creatable(TRANSACTIONS_TOPIC, config, is_alone=is_alone)
+    configs = {each.name: each.value for each in topic.configs}
+    assert topic.replication_factor == transactions
+    assert configs["min.insync.replicas"] == min_isr
