@@ -22,6 +22,19 @@ def create(address: str, topic: str, **config: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, config=named)])[topic].result(30)
 
 
+def alter(address: str, topic: str, **config: str) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    change = AlterConfigOpType.SET
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=change)
+        for key, value in config.items()
+    ]
+    resource = ConfigResource("topic", topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
 def produce(address: str, topic: str, rows: list[tuple[bytes | None, Any]], **config: Any) -> None:
     failed: list[Any] = []
     producer = confluent.Producer({"bootstrap.servers": address, "linger.ms": 0, **config})
@@ -99,11 +112,15 @@ def test_compact_and_delete_does_both(tmp_path: Path) -> None:
         await asyncio.to_thread(
             create, address, "state", cleanup_policy="compact,delete", segment_bytes="2000",
             min_cleanable_dirty_ratio="0.01", retention_records="200", retention_ms="-1",
+            min_compaction_lag_ms="3600000",
         )  # fmt: skip
         rows = [(b"%d" % (i % 5), b"v" * 100) for i in range(1_000)]
         await asyncio.to_thread(produce, address, "state", rows, **{"batch.size": 500})
         log = node.broker.partition("state", 0).log
+        # a cleaning before would merge segments into one that reaches into the last 200 offsets
         await wait_until(lambda: log.log_start_offset >= 700)
+        assert log.topic_partition not in node.broker.logs.cleaned_offsets
+        await asyncio.to_thread(alter, address, "state", min_compaction_lag_ms="0")
         await wait_until(
             lambda: node.broker.logs.cleaned_offsets.get(log.topic_partition, 0) >= 900
         )
