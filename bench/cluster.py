@@ -13,7 +13,9 @@ three replicas: the longest time without an acknowledgement, of partitions that 
 of others, as [median, greatest]. Writes go to 6 partitions. Figures of one run compare; others do
 not.
 
-`python bench/cluster.py startone DIR PORT I` starts broker I again, as the kit wants it.
+`python bench/cluster.py startone DIR PORT I` starts broker I again, as the kit wants it. Ours
+have watchdogs, so one that is paused for long is dead by the end of the pause: `kit` runs the kit's
+program with a SIGCONT that starts a dead broker again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -98,6 +101,7 @@ def start_one(directory: Path, port: int, number: int) -> int:
     command = [sys.executable, "-m", "kafkalite.cli", "server", "start"]
     command += ["--data-dir", str(folder / "data"), "--listen", f"127.0.0.1:{port + number}"]
     command += ["--broker-id", str(number), "--zookeeper", f"127.0.0.1:{port + ZOOKEEPER_AT}"]
+    command += ["--watchdog"]
     for name, value in SETTINGS.items():
         command += ["--override", f"{name}={value}"]
     with open(folder / "log", "ab") as log:
@@ -161,13 +165,37 @@ def kafka_cluster(kit: Path, lab: Path, version: str, scratch: Path) -> Iterator
 
 def failovers(side: Side, kit: Path, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What a producer notices of each case."""
-    command = [sys.executable, str(kit / "bench_cluster.py"), "--name", side.name]
+    command = [sys.executable, str(Path(__file__).resolve()), "kit", str(kit / "bench_cluster.py")]
+    command += ["--name", side.name]
     command += ["--bootstrap", side.bootstrap, "--dir", str(side.directory), "--rate", "200"]
     command += ["--start-one", side.start_one, "--cases", ",".join(cases)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, timeout=SECONDS_MAX, check=True
     )
     yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+
+
+def run_kit(program: str, arguments: Sequence[str]) -> None:
+    """Runs the kit's program as it is, but where it continues a broker that its watchdog killed:
+    that broker starts again."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--start-one")
+    known, _ = parser.parse_known_args(arguments)
+    send = os.kill
+
+    def kill(pid: int, number: int) -> None:
+        try:
+            send(pid, number)
+        except ProcessLookupError:
+            if number != signal.SIGCONT:
+                raise
+            (dead,) = (n for n in BROKERS if (known.dir / str(n) / "pid").read_text() == str(pid))
+            subprocess.run(known.start_one.format(i=dead), shell=True, check=True)
+
+    os.kill = kill
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
 
 
 def client(lab: Path, *arguments: object) -> dict[str, Any]:
@@ -225,6 +253,9 @@ def main() -> None:
     """Both clusters one after the other, on fresh folders."""
     if sys.argv[1:2] == ["startone"]:
         start_one(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        return
+    if sys.argv[1:2] == ["kit"]:
+        run_kit(sys.argv[2], sys.argv[3:])
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kit", type=Path, required=True)

@@ -46,7 +46,8 @@ class EmbeddedBroker:
 
     The log is in the folder, and is there again next time. `overrides` are Kafka's settings.
     `registry_url` is where its schema registry is, if `registry` was asked for, which needs
-    `pip install 'kafkalite[registry]'`. `on_log` gets each line that the broker logs.
+    `pip install 'kafkalite[registry]'`. With `watchdog` the broker is killed once it was silent for
+    `zookeeper.session.timeout.ms`. `on_log` gets each line that the broker logs.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class EmbeddedBroker:
         listen: str = "127.0.0.1:0",
         overrides: Mapping[str, str] | None = None,
         registry: bool = False,
+        watchdog: bool = False,
         ready_seconds_max: float = READY_SECONDS_MAX,
         is_waited_for: bool = True,
         on_log: Callable[[str], None] | None = None,
@@ -64,6 +66,8 @@ class EmbeddedBroker:
         command += ["--data-dir", str(data_dir), "--listen", listen]
         if registry:
             command += ["--registry", "127.0.0.1:0"]
+        if watchdog:
+            command += ["--watchdog"]
         for name, value in (EMBEDDED | dict(overrides or {})).items():
             command += ["--override", f"{name}={value}"]
         pipe = subprocess.PIPE

@@ -71,8 +71,9 @@ class EmbeddedCluster:
     records acknowledged with acks=all are on two brokers at least, unless `overrides` (Kafka's
     settings, for all brokers) say otherwise. `listen` is HOST:PORT of the first broker, the others
     take the ports after it; with port 0 each takes a free one. Needs Java and
-    `pip install 'kafkalite[cluster]' pyspark`. `on_log` gets each line that a broker logs, and the
-    broker's name before it.
+    `pip install 'kafkalite[cluster]' pyspark`. With `watchdog` a broker is killed once it has been
+    silent for its session, `zookeeper.session.timeout.ms`. `on_log` gets each line that a broker
+    logs, and the broker's name before it.
     """
 
     def __init__(
@@ -83,12 +84,13 @@ class EmbeddedCluster:
         listen: str = LISTEN,
         racks: Sequence[str | None] = (),
         overrides: Mapping[str, str] | None = None,
+        watchdog: bool = False,
         ready_seconds_max: float = READY_SECONDS_MAX,
         on_log: OnLog | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self._settings = replication_defaults(brokers) | dict(overrides or {})
-        self._racks = dict(enumerate(racks, 1))
+        self._racks, self._watchdog = dict(enumerate(racks, 1)), watchdog
         self._ready_seconds_max, self._on_log = ready_seconds_max, on_log
         self._check(brokers)
         self._listen = _addresses(listen, brokers)
@@ -97,7 +99,7 @@ class EmbeddedCluster:
         self._turn, self._is_closing = threading.Lock(), False  # of whoever starts a child
         self.zookeeper: ZooKeeper | None = None
         try:
-            self.zookeeper = ZooKeeper(self.data_dir / "zookeeper")
+            self.zookeeper = self._new_zookeeper()
             self._start_all()
         except BaseException:
             self.close()
@@ -217,6 +219,9 @@ class EmbeddedCluster:
             broker = self._brokers[node_id] = self._new(node_id)
         return broker
 
+    def _new_zookeeper(self) -> ZooKeeper:
+        return ZooKeeper(self.data_dir / "zookeeper")
+
     def _new(self, node_id: int) -> EmbeddedBroker:
         assert self.zookeeper is not None
         settings = {"zookeeper.connect": self.zookeeper.address, "broker.id": str(node_id)}
@@ -227,6 +232,7 @@ class EmbeddedCluster:
             self.data_dir / f"broker-{node_id}",
             listen=self._listen[node_id],
             overrides=self._settings | settings,
+            watchdog=self._watchdog,
             is_waited_for=False,
             on_log=None if on_log is None else lambda line: on_log(name, line),
         )

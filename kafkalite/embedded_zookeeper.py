@@ -93,6 +93,7 @@ class ZooKeeper:
         self,
         data_dir: str | Path,
         *,
+        host: str = HOST,
         port: int = 0,
         tick_ms: int = 500,
         heap_mb: int = 128,
@@ -101,7 +102,7 @@ class ZooKeeper:
         is_waited_for: bool = True,
     ) -> None:
         """`members` are all servers of an ensemble; this one has `number`, counted from 1."""
-        self._data_dir = Path(data_dir)
+        self._data_dir, self._host = Path(data_dir), host
         self._tick_ms, self._heap_mb = tick_ms, heap_mb
         self._number, self._members = number, tuple(members)
         self._process: subprocess.Popen[str] | None = None
@@ -121,7 +122,7 @@ class ZooKeeper:
     @property
     def address(self) -> str:
         """For clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self._host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -176,7 +177,7 @@ class ZooKeeper:
     def ask(self, word: str) -> str:
         """The answer to a four letter word; empty if there is none."""
         try:
-            with socket.create_connection((HOST, self.port), timeout=1) as connection:
+            with socket.create_connection((self._host, self.port), timeout=1) as connection:
                 connection.sendall(word.encode())
                 answer = b""
                 while piece := connection.recv(65_536):
@@ -237,7 +238,7 @@ class ZooKeeper:
             session_ms_min=2 * self._tick_ms,
             data=self._data,
             port=self.port,
-            host=HOST,
+            host=self._host,
         )
         for number, member in enumerate(self._members, 1):
             text += f"server.{number}={HOST}:{member.peer_port}:{member.election_port}\n"

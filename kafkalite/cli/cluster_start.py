@@ -1,9 +1,10 @@
 """`kafkalite cluster start`: brokers and a ZooKeeper as child processes, in the foreground.   [IO]
 
 A child that dies is started again after a pause, which grows with each death that comes soon after
-a start. stdout gets one line as soon as clients can connect; stderr gets the logs of the brokers,
-each line with the broker's name. SIGTERM and SIGINT stop the brokers one after the other, then
-ZooKeeper; with --exit-with-parent the end of stdin does so too.
+a start. A broker that is silent for its session is killed by its watchdog, and started again.
+stdout gets one line as soon as clients can connect; stderr gets the logs of the brokers, each line
+with the broker's name. SIGTERM and SIGINT stop the brokers one after the other, then ZooKeeper;
+with --exit-with-parent the end of stdin does so too.
 
 Owns   the supervision: when a child is started again, and when it is given up.
 Fails  with one line: a directory in use, an address in use, no Java. With exit code 1 once no
@@ -26,6 +27,7 @@ import typer
 
 from kafkalite.cli.options import examples, parse_pairs
 from kafkalite.cli.output import say, to_json
+from kafkalite.cli.watchdog import check_supported, is_supported
 from kafkalite.embedded_cluster import BROKERS, EmbeddedCluster
 from kafkalite.errors import KafkaliteError
 
@@ -67,6 +69,15 @@ def start(
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
     ] = False,
+    watchdog: Annotated[
+        bool | None,
+        typer.Option(
+            "--watchdog/--no-watchdog",
+            help="Kill a broker that was silent for zookeeper.session.timeout.ms, and start it "
+            "again.",
+            show_default="on where the system has pidfds",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
     ] = False,
@@ -76,6 +87,8 @@ def start(
     Ctrl-C or SIGTERM stops them all. A broker that dies is started again. Topics get three
     replicas, and acks=all waits for two, where there are so many brokers.
     """
+    if watchdog:
+        check_supported()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave_at_once)  # while it starts: what runs is stopped
     cluster = EmbeddedCluster(
@@ -84,6 +97,7 @@ def start(
         listen=listen,
         racks=[rack.strip() or None for rack in racks.split(",")] if racks else (),
         overrides=GROUPS | parse_pairs(override, "--override"),
+        watchdog=is_supported() if watchdog is None else watchdog,
         on_log=lambda name, line: say(f"{name}: {line}"),
     )
     raise typer.Exit(_serve(cluster, exit_with_parent=exit_with_parent, json=json))

@@ -19,7 +19,8 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -37,7 +38,9 @@ from kafkalite.cli.server_log import (
     log_to_stderr,
     parse_levels,
 )
+from kafkalite.cli.service_manager import told_to_service_manager
 from kafkalite.cli.status import EPILOG, status
+from kafkalite.cli.watchdog import check_supported, watched
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,6 +111,14 @@ def start(
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
     ] = False,
+    watchdog: Annotated[
+        bool,
+        typer.Option(
+            "--watchdog/--no-watchdog",
+            help="Have the broker killed once it was silent for zookeeper.session.timeout.ms: its "
+            "clients move on at once. Something else has to start it again.",
+        ),
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
     ] = False,
@@ -119,7 +130,7 @@ def start(
     log_to_stderr(log_format, parse_levels(log_level))
     with last_words(log_format):
         _serve(
-            _Wanted(data_dir, listen, config, registry, http, exit_with_parent, json),
+            _Wanted(data_dir, listen, config, registry, http, exit_with_parent, watchdog, json),
             _flags(zookeeper, broker_id, rack) | parse_pairs(override, "--override"),
         )
 
@@ -143,6 +154,7 @@ class _Wanted:
     registry: str | None
     http: str | None
     exit_with_parent: bool
+    watchdog: bool
     json: bool
 
 
@@ -154,6 +166,8 @@ def _serve(wanted: _Wanted, overrides: dict[str, str]) -> None:
     for note in given.notes:
         log.warning("%s", note)
     say_which_codec(cleaner=True, say=log.warning)
+    if wanted.watchdog:
+        check_supported(os.getpid())
     _allow_many_files()
     try:
         data_dir = wanted.data_dir or given.log_dir
@@ -194,11 +208,22 @@ async def _run(wanted: _Wanted, data_dir: Path, settings: Mapping[str, str]) -> 
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
     if wanted.registry is not None or wanted.http is not None:
         sys.setswitchinterval(SWITCH_SECONDS)
-    _say_ready(node, data_dir, wanted.json)
     try:
-        await stop.wait()
+        with _signs_of_life(node, watchdog=wanted.watchdog):
+            _say_ready(node, data_dir, wanted.json)
+            await stop.wait()
     finally:
         await _close(node, stop.reason)
+
+
+@contextmanager
+def _signs_of_life(node: Node, *, watchdog: bool) -> Iterator[None]:
+    """While the broker serves, whoever watches it hears of that."""
+    with ExitStack() as stack:
+        if watchdog:
+            stack.enter_context(watched(node.broker.config["zookeeper.session.timeout.ms"] / 1000))
+        stack.enter_context(told_to_service_manager(os.environ))
+        yield
 
 
 def _watch_signals(loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:

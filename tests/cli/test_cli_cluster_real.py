@@ -249,6 +249,19 @@ def test_dead_brokers_start_again_and_all_end_with_the_command(
     assert not is_alive(first["pid"])
 
 
+def test_a_broker_that_hangs_is_killed_and_starts_again(
+    started: subprocess.Popen[str], kafkalite: Run, tmp_path: Path
+) -> None:
+    first, _second = ready(started)["brokers"]
+    os.kill(first["pid"], signal.SIGSTOP)
+    log = tmp_path / "log"
+    until(lambda: "broker 1 was killed by SIGKILL, it starts again in 0.5 s" in log.read_text())
+    assert "broker 1: " in log.read_text()
+    assert "killed: its event loop was silent for 2 s (--watchdog)" in log.read_text()
+    servers = {"KAFKALITE_BOOTSTRAP_SERVERS": first["address"]}
+    until(lambda: len(kafkalite("cluster", "status", "--json", **servers).json["brokers"]) == 2)
+
+
 def test_no_process_outlives_a_killed_command(
     started: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafkalite import EmbeddedCluster
@@ -124,7 +125,10 @@ class Place:
 
     def is_whole(self, topic: str) -> bool:
         """Whether all replicas are in sync, and the partitions have leaders."""
-        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        try:
+            partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        except KafkaException:  # the broker that was asked does not answer
+            return False
         return len(partitions) == PARTITIONS and all(
             each.leader > 0 and len(each.isrs) == 3 for each in partitions
         )
@@ -195,6 +199,25 @@ def test_zookeeper_is_killed_and_records_go_on(cluster: EmbeddedCluster, place: 
     load.goes_on()
     load.check()
     assert place.leaders("alone").keys() == set(range(PARTITIONS))
+
+
+def test_a_broker_that_hangs_is_killed_and_its_partitions_go_on(tmp_path: Path) -> None:
+    """librdkafka waits a minute for its answer where nobody kills it: nothing ends the pause."""
+    settings = {"zookeeper.session.timeout.ms": str(SHORT_SESSION_MS)}
+    with EmbeddedCluster(tmp_path, overrides=settings, watchdog=True) as cluster:
+        place = Place(cluster.bootstrap_servers)
+        place.create("hung")
+        load = Load(place.bootstrap, "hung")
+        load.goes_on()
+        victim = next(iter(place.leaders("hung").values()))
+        cluster.pause(victim)
+        until(lambda: not cluster.is_running(victim))
+        assert cluster.exit_code(victim) == -signal.SIGKILL
+        load.goes_on()
+        cluster.stop(victim)  # what is left of it
+        cluster.start(victim)
+        until(lambda: place.is_whole("hung"))
+        load.check()
 
 
 def test_an_ensemble_loses_a_server_and_a_broker_is_paused(tmp_path: Path) -> None:

@@ -1,20 +1,22 @@
 """Random faults of real brokers and their ZooKeeper while librdkafka produces: nothing is lost.
 
 `KAFKALITE_CLUSTER_RUNS=20` runs as many histories, `KAFKALITE_CLUSTER_SEED` is the first seed.
-A seed names the faults; the machine decides how they fall. Disks are filled where root runs them.
+A seed names the faults; the machine decides how they fall. Where root runs them, disks are filled,
+and each broker has a network of its own, which is cut.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from time import sleep
 
 import pytest
+from namespaces import Host, Network, NoNetwork, SpreadCluster
 from test_cluster import Load, Place, until
 
 from kafkalite import EmbeddedCluster
@@ -37,8 +39,11 @@ SETTINGS = {
 class Faulty:
     """A cluster that suffers, and the load on it."""
 
-    def __init__(self, cluster: EmbeddedCluster, disks: Path | None, seed: int) -> None:
-        self.cluster, self.disks, self.random = cluster, disks, Random(seed)
+    def __init__(
+        self, cluster: EmbeddedCluster, disks: Path | None, network: Network | None, seed: int
+    ) -> None:
+        self.cluster, self.disks, self.network = cluster, disks, network
+        self.random = Random(seed)
         self.place = Place(cluster.bootstrap_servers)
         self.place.create("orders")
         self.load = Load(cluster.bootstrap_servers, "orders")
@@ -104,10 +109,71 @@ class Faulty:
         fill_disk,
     )  # fmt: skip
 
+    # -- cuts of the network, some of them one way
+
+    @contextmanager
+    def cut(self, some: Sequence[Host], others: Sequence[Host]) -> Iterator[None]:
+        """The others do not hear some of them any more, or nobody does the other, for a while."""
+        assert self.network is not None
+        ways = self.random.choice(("both", "both", "there", "back"))
+        print(f"  {[h.number for h in some]} {ways} {[h.number for h in others]}")
+        if ways != "back":
+            self.network.cut(some, others)
+        if ways != "there":
+            self.network.cut(others, some)
+        yield
+        self.rest(10)
+        self.network.heal()
+
+    @property
+    def hosts(self) -> dict[int, Host]:
+        assert isinstance(self.cluster, SpreadCluster)
+        return self.cluster.hosts
+
+    @property
+    def all_hosts(self) -> Sequence[Host]:
+        assert self.network is not None
+        return self.network.hosts
+
+    def cut_off(self) -> None:
+        """From everybody, clients too."""
+        with self.cut([self.hosts[self.one()]], self.all_hosts):
+            pass
+
+    def cut_off_from_brokers(self) -> None:
+        """And from ZooKeeper, not from clients."""
+        _client, *others = self.all_hosts
+        with self.cut([self.hosts[self.one()]], others):
+            pass
+
+    def cut_off_from_zookeeper(self) -> None:
+        _, zookeeper, *_ = self.all_hosts
+        with self.cut([self.hosts[self.one()]], [zookeeper]):
+            pass
+
+    def cut_in_between(self) -> None:
+        """Two brokers, or two ways of one."""
+        one, another = self.random.sample(self.all_hosts, 2)
+        with self.cut([one], [another]):
+            pass
+
+    def kill_while_another_is_cut_off(self) -> None:
+        cut, killed = self.random.sample(self.cluster.node_ids, 2)
+        with self.cut([self.hosts[cut]], self.all_hosts):
+            self.rest(5)
+            self.cluster.kill(killed)
+            self.rest(2)
+        self.cluster.start(killed)
+
+    CUTS = (
+        cut_off, cut_off_from_brokers, cut_off_from_zookeeper, cut_in_between,
+        kill_while_another_is_cut_off,
+    )  # fmt: skip
+
     def live(self) -> None:
         for _ in range(FAULTS_A_RUN):
             self.load.goes_on()
-            fault = self.random.choice(self.FAULTS)
+            fault = self.random.choice(self.FAULTS + (self.CUTS if self.network else ()))
             print(fault.__name__)
             fault(self)
         until(lambda: self.place.is_whole("orders"))
@@ -135,12 +201,26 @@ def small_disks(folder: Path) -> Iterator[Path | None]:
             subprocess.run(["umount", str(disk)], check=True)
 
 
+@contextmanager
+def network() -> Iterator[Network | None]:
+    """The client's host, ZooKeeper's, and those of three brokers, where root may make them."""
+    try:
+        made = Network(5)
+    except NoNetwork:
+        yield None
+        return
+    with made, made.hosts[0].inside():
+        yield made
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
 def test_whatever_happens_to_brokers_nothing_acknowledged_is_lost(
     seed: int, tmp_path: Path
 ) -> None:
-    with (
-        small_disks(tmp_path) as disks,
-        EmbeddedCluster(tmp_path, overrides=SETTINGS) as cluster,
-    ):
-        Faulty(cluster, disks, seed).live()
+    with small_disks(tmp_path) as disks, network() as hosts:
+        if hosts is None:
+            cluster = EmbeddedCluster(tmp_path, overrides=SETTINGS)
+        else:
+            cluster = SpreadCluster(tmp_path, hosts.hosts[1:], overrides=SETTINGS)
+        with cluster:
+            Faulty(cluster, disks, hosts, seed).live()
