@@ -351,14 +351,19 @@ class Broker:
         self, partition: Partition, replica: Replica, offset: int, log_start_offset: int
     ) -> None:
         """A follower fetches from `offset` on: what it has now may be committed by that. ApiError
-        if its broker has no replica of `partition`, or fetched before it was started again."""
-        known = self._eligible().get(replica.node_id)
-        epoch = replica.broker_epoch
-        if known is not None and NO_EPOCH < epoch < known:
+        if its broker has no replica of `partition`, or fetched before it was started again.
+
+        A broker that is not registered fetches under no epoch. It joins no in-sync set by that: its
+        next life, which is registered, may have lost what this one has.
+        """
+        broker, epoch = self.image.brokers.get(replica.node_id), replica.broker_epoch
+        known = NO_EPOCH if broker is None else broker.epoch
+        if NO_EPOCH < epoch < known:
             where = partition.topic_partition
             words = f"{where}: broker {replica.node_id} fetches under epoch {epoch}, not {known}"
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, words)
-        is_eligible = known is not None and epoch in (NO_EPOCH, known)
+        is_active = broker is not None and not broker.in_controlled_shutdown
+        is_eligible = is_active and epoch == known
         fetch = FollowerFetch(replica.node_id, offset, log_start_offset, epoch, is_eligible)
         self.settle(partition, partition.fetched(fetch, self.monotonic_ms()))
         if self.deletions:

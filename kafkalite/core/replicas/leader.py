@@ -90,7 +90,7 @@ class FollowerFetch:
     fetch_offset: int
     log_start_offset: int = NO_OFFSET
     broker_epoch: int = NO_BROKER_EPOCH
-    is_eligible: bool = True  # its broker is registered in this epoch, neither fenced nor leaving
+    is_eligible: bool = True  # its broker is registered in this very epoch, and not leaving
 
 
 @dataclass(slots=True)
@@ -246,10 +246,7 @@ class Leader:
                 state.caught_up_ms = max(state.caught_up_ms, now_ms)  # until the next append
         if eligible is not None:
             for node, state in self.followers.items():
-                if state.broker_epoch != NO_BROKER_EPOCH:
-                    state.is_eligible = eligible.get(node) == state.broker_epoch
-                else:
-                    state.is_eligible = node in eligible
+                state.is_eligible = eligible.get(node) == state.broker_epoch
         if self.asked is not None and self._retry_ms is not None and self._retry_ms <= now_ms:
             self._retry_ms = None
             return Outcome(effects=(self.asked,))

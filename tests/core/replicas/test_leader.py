@@ -152,6 +152,14 @@ def test_who_is_not_registered_does_not_join() -> None:
     assert leader.followers[2].is_eligible
 
 
+def test_who_fetched_before_it_was_registered_does_not_join_by_that() -> None:
+    """Its broker may have been started again since, without what it had."""
+    leader = leading((1,), end=10, high_watermark=10)
+    assert leader.fetched(fetch(2, 10, is_eligible=False), 1).effects == ()
+    assert leader.tick(2, eligible={1: 4, 2: 5}).effects == ()
+    assert members(leader.fetched(fetch(2, 10, broker_epoch=5), 3)) == [1, 2]
+
+
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
 def test_a_change_that_is_refused_is_taken_back_and_asked_for_later(code: ErrorCode) -> None:
     leader = leading((1,), end=10, high_watermark=10)
