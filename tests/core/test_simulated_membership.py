@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.broker.term import answered
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
+from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
+from kafkalite.errors import ErrorCode
 from kafkalite.testing.cluster import SESSION_TIMEOUT_MS
 from kafkalite.testing.cluster import ReplicatedCluster as Place
 
@@ -75,6 +80,68 @@ def test_an_expired_session_is_followed_by_a_new_epoch(place: Place) -> None:
         place.run(lambda: place.epoch(node_id) > before, 60)  # noqa: B023
         leaders = {partition.leader for partition in place.agree().topics["t"].partitions}
         assert leaders == {1, 2, 3}
+
+
+def test_a_start_after_an_unclean_stop_is_one_until_a_controller_has_settled_it(
+    place: Place,
+) -> None:
+    """Another registration of the same start is no clean one: its log may lack its tail."""
+    place.agree()
+    first = place.controller()
+    other, third = (node_id for node_id in (1, 2, 3) if node_id != first)
+    for node_id in (other, third):
+        place.kill(node_id)
+    place.run(lambda: {*place.truth().brokers} == {first}, 60)
+    place.pause(first)  # its session lasts: nobody controls for a while
+
+    def registered() -> int:
+        known = place.truth().brokers.get(other)
+        return -1 if known is None else known.epoch
+
+    place.start(other)
+    place.run(lambda: registered() >= 0, SECONDS)
+    before = registered()
+    place.server.expire(f"broker-{other}")
+    place.run(lambda: registered() > before, SECONDS)
+    assert not place.truth().brokers[other].stopped_cleanly
+    place.go_on(first)
+    place.wait_for(other)
+    place.agree()
+    settled = registered()
+    place.server.expire(f"broker-{other}")
+    place.run(lambda: registered() > settled, 60)
+    assert place.truth().brokers[other].stopped_cleanly
+    place.start_all()
+    place.agree()
+
+
+def test_a_question_to_the_controller_is_answered_whatever_goes_wrong(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaders ask nothing else before: they would change no in-sync set any more."""
+    place.agree()
+    asker = next(node_id for node_id in (1, 2, 3) if node_id != place.controller())
+    node = place.brokers[asker].node
+    assert node is not None
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(node.broker.steering.peers, "channel", broken)  # type: ignore[attr-defined]
+    for request, within_seconds in (
+        (AllocateProducerIdsRequest(asker, place.epoch(asker)), 1),
+        (CreateTopicsRequest((CreatableTopic("t", 1, 1, (), ()),)), 1),
+    ):
+        host = place.brokers[asker].host
+        assert host is not None
+
+        async def ask(asked: Any = request) -> Any:
+            return await answered(node.broker.control(asked))
+
+        answer = place.result(host, ask(), within_seconds)
+        codes = [each.error_code for each in getattr(answer, "topics", [answer])]
+        assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    monkeypatch.undo()
 
 
 def test_without_coordination_records_go_on_and_decisions_wait(place: Place) -> None:

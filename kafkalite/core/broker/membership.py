@@ -96,6 +96,7 @@ class Membership:
         self._term: Term | None = None
         self._follower = ImageFollower()
         self._is_expired = False
+        self._is_settled = False  # this start, by a controller, whatever the logs lacked at first
         self._is_leaving = False
         self._dead: Seat | None = None  # whose holder's process is gone
         self._look = asyncio.Event()  # at the session and the seat
@@ -111,7 +112,7 @@ class Membership:
         self._stops.append(self._coordination.listen(self._on_session))
         for path in (CONTROLLER_PATH, images.broker_path(self._broker.node_id)):
             self._stops.append(self._coordination.watch(path, self._on_change))
-        await self._register(stopped_cleanly=self._home.stopped_cleanly)
+        await self._register()
         self._look.set()
         for work in (self._watch(), self._follow()):
             self._spawn(work)
@@ -174,10 +175,10 @@ class Membership:
             return self._term.submit_for(asker, request)
         pending: Pending[Any] = Pending()
         if from_peer is None and is_of_clients(request):
-            self._spawn(self._forward_for_client(request, pending))
+            self._spawn(self._complete(pending, request, self._forwarded_for_client(request)))
             return pending
         if from_peer is None and isinstance(request, Request) and self._controller_at is not None:
-            self._spawn(self._forward(request, pending))
+            self._spawn(self._complete(pending, request, self._ask(request, "control", CONTROL_MS)))
             return pending
         words = f"broker {self._broker.node_id} is not the controller"
         refusal = ApiError(ErrorCode.NOT_CONTROLLER, words)
@@ -192,9 +193,9 @@ class Membership:
             return FollowMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
         return self._term.follow(request)
 
-    async def _forward_for_client(self, request: ControllerRequest, pending: Pending[Any]) -> None:
-        """The same until there is a controller: clients wait for a decision where brokers ask
-        again."""
+    async def _forwarded_for_client(self, request: ControllerRequest) -> Any:
+        """The answer of the controller, once there is one: clients wait for a decision where
+        brokers ask again."""
 
         async def ask(timeout_ms: int) -> Any:
             if self._term is not None:
@@ -204,13 +205,21 @@ class Membership:
             answer = await self._ask(wire_form(request), "clients", timeout_ms)
             return result_of(request, answer)
 
-        pending.complete(await forwarded(request, ask, CONTROL_MS))
+        return await forwarded(request, ask, CONTROL_MS)
 
-    async def _forward(self, request: Any, pending: Pending[Any]) -> None:
+    async def _complete(
+        self, pending: Pending[Any], request: ControllerRequest, asking: Coroutine[Any, Any, Any]
+    ) -> None:
+        """Completes `pending` with the answer of `asking`, or with a refusal in the form of one:
+        whoever waits for it asks for nothing else before."""
         try:
-            answer = await self._ask(request, "control", CONTROL_MS)
+            answer = await asking
         except KafkaliteError as error:
             refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+            answer = Controller.refuse(request, refusal)
+        except Exception as error:
+            log.exception("%s for the controller", type(request).__name__)
+            refusal = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             answer = Controller.refuse(request, refusal)
         pending.complete(answer)
 
@@ -258,7 +267,7 @@ class Membership:
             await self._end_term()
             self._sit(None, None)
         if not self._is_leaving and not await self._is_registered():
-            await self._register(stopped_cleanly=True)
+            await self._register()
         seat = await holder(self._coordination)
         if self._term is not None:
             if seat is not None and seat.epoch == self._term.seat.epoch:
@@ -331,9 +340,12 @@ class Membership:
         self._epoch = NO_EPOCH
         return False
 
-    async def _register(self, *, stopped_cleanly: bool) -> None:
-        """Registers a start, or a new session of this one, whose logs are whole."""
+    async def _register(self) -> None:
+        """Registers this start, or its next session. After an unclean stop the logs count as whole
+        once a controller has settled an earlier registration of this start: no in-sync set has
+        this broker since but by what it has fetched."""
         home, node_id = self._home, self._broker.node_id
+        stopped_cleanly = home.stopped_cleanly or self._is_settled
 
         def record_of(epoch: int) -> ClusterRecord:
             return images.broker_record(
@@ -409,10 +421,17 @@ class Membership:
             for node_id in before.keys() - self._follower.image.brokers.keys():
                 self.peers.forget(node_id)
             await self._broker.put_in_force(self._follower.image)
-            own = self._follower.image.brokers.get(self._broker.node_id)
-            if own is not None and own.epoch == self._epoch and not self._joined.done():
-                self._joined.set_result(None)
+            self._look_at_own_registration()
         return True
+
+    def _look_at_own_registration(self) -> None:
+        image, node_id = self._follower.image, self._broker.node_id
+        own = image.brokers.get(node_id)
+        if own is None or own.epoch != self._epoch:
+            return
+        self._is_settled |= image.settled_epochs.get(node_id) == own.epoch
+        if not self._joined.done():
+            self._joined.set_result(None)
 
     # -- tasks
 
