@@ -133,6 +133,7 @@ class Broker:
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
         self._image = image
+        self._whole_image = image  # in force in all its parts; `_image` may be a newer one
         self._random = random
         self._fetching: ReplicaFetching | None = None  # in a cluster
         self._failures: FailureReports | None = None  # the same
@@ -476,13 +477,14 @@ class Broker:
 
     async def put_in_force(self, image: ClusterImage) -> None:
         """The cluster is another: this broker leads, follows, holds and deletes what it is to. One
-        image after the other: the caller waits for the end.
+        image after the other: the caller waits for the end. After a failure the next call does what
+        was left undone.
 
         What the image has no more is let go before others get their turn; making the files follow
         takes longer, and no name is given anew before that is done. Partitions that are held get
         their new leaders first, as clients wait for those.
         """
-        before, self._image = self._image, image
+        before, self._image = self._whole_image, image
         if self.doubts is not None:
             self.doubts.note(before)
         delta = local_delta(self.node_id, before, image)
@@ -523,6 +525,7 @@ class Broker:
             self.doubts.answer()
         if image.broker_configs != before.broker_configs:
             await self._configure()
+        self._whole_image = image
 
     def fetch_by(self, peers: Peers, listener: str) -> None:
         """Followers fetch from now on, from other brokers by their listener of that name."""

@@ -373,7 +373,6 @@ class Membership:
                 self._look.set()
             except Exception:
                 log.exception("metadata")
-                self._follower.offset = NO_OFFSET  # and all of it anew
             if not self._moved.is_set():
                 await asyncio.sleep(pause)
             pause = RETRY_SECONDS  # a broken connection is made anew at once, once
@@ -417,11 +416,15 @@ class Membership:
             return False
         self._dead = None
         before = self._follower.image.brokers
-        if self._follower.take(answer):
-            for node_id in before.keys() - self._follower.image.brokers.keys():
-                self.peers.forget(node_id)
-            await self._broker.put_in_force(self._follower.image)
-            self._look_at_own_registration()
+        try:
+            if self._follower.take(answer):
+                for node_id in before.keys() - self._follower.image.brokers.keys():
+                    self.peers.forget(node_id)
+                await self._broker.put_in_force(self._follower.image)
+                self._look_at_own_registration()
+        except BaseException:
+            self._follower.offset = NO_OFFSET  # the next answer is all of it, and comes at once
+            raise
         return True
 
     def _look_at_own_registration(self) -> None:

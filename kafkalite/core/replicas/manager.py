@@ -233,14 +233,20 @@ class Partitions:
 
     def answered(self, partition: Partition, asked: Position, answer: LeaderAnswer) -> Followed:
         """A leader has answered the fetch of a partition that follows it: the log gets the records,
-        or is cut. It tells the operator what went wrong."""
-        host, log = self._host, partition.log
-        followed = partition.answered(asked, answer, host.logs, host.now())
-        if followed.byte_count and log.flush_is_due:
+        or is cut. The operator is told what went wrong; other partitions go on, whatever it is."""
+        host, partition_log, now = self._host, partition.log, self._host.now()
+        follower = partition.replication.follower
+        try:
+            followed = partition.answered(asked, answer, host.logs, now)
+        except Exception as error:
+            log.exception("%s cannot follow its leader", partition.topic_partition)
+            followed = Followed()
+            if follower is not None:
+                follower.rest(f"cannot follow its leader: {error!r}", now.monotonic_ms)
+        if followed.byte_count and partition_log.flush_is_due:
             self._upkeep.await_flush(partition, followed.byte_count)
         if followed.has_advanced:
             host.follower_advanced(partition)
-        follower = partition.replication.follower
         if follower is not None and follower.rests_until_ms is not None:
             host.note(follower.why)
         return followed
