@@ -8,14 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from ipaddress import ip_address
 
 from kafkalite.core.network import MakeProtocol
 
 
 async def connect(make: MakeProtocol, host: str, port: int) -> None:
-    """Opens a connection to HOST:PORT, and gives it to the protocol that `make` returns."""
-    transport, _ = await asyncio.get_running_loop().create_connection(make, host, port)
-    set_options(transport)
+    """Opens a connection to HOST:PORT, and gives it to the protocol that `make` returns. Of a name
+    with several addresses the first that answers counts; ConnectionRefusedError where none does and
+    one refuses, whatever the others do."""
+    loop = asyncio.get_running_loop()
+    failures: list[OSError] = []
+    for address in await _addresses(loop, host, port):
+        try:
+            transport, _ = await loop.create_connection(make, address, port)
+        except OSError as failure:
+            failures.append(failure)
+        else:
+            set_options(transport)
+            return
+    refusals = [each for each in failures if isinstance(each, ConnectionRefusedError)]
+    raise (*refusals, *failures)[0]
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """The addresses of a host: an address is its own, names are looked up in a thread."""
+    try:
+        ip_address(host)
+    except ValueError:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return [host]
 
 
 def set_options(transport: asyncio.BaseTransport) -> socket.socket | None:

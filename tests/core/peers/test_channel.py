@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -28,6 +29,7 @@ from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.sockets import connect
 from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import ApiError, BrokerUnavailable
 from kafkalite.testing.simulation import Host, World
@@ -270,6 +272,31 @@ def test_a_held_connection_tells_when_it_breaks_and_whether_the_process_is_gone(
         await peers.close()
 
     run(story)
+
+
+def test_a_name_with_several_addresses_is_refused_where_one_of_them_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as localhost, on machines that have IPv6, too."""
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, 1))
+        for host in ("127.0.0.1", "127.0.0.2")
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    async def story() -> None:
+        peers = Peers(connect, Random(1), "broker-1", LIMITS)
+        with pytest.raises(BrokerUnavailable) as raised:
+            await peers.channel(2, ("broker-2", 1), "control").ask(HEARTBEAT)
+        assert refused(raised.value)
+        stage = Stage(SocketNetwork(), "127.0.0.2")
+        server = await stage.start()
+        found[:] = [(*each[:4], (each[4][0], stage.port)) for each in found]
+        await peers.channel(2, ("broker-2", stage.port), "control").ask(HEARTBEAT)
+        await peers.close()
+        await server.close()
+
+    asyncio.run(story())
 
 
 def test_a_broker_that_moves_gets_a_new_channel_and_lanes_do_not_share_one(run: Run) -> None:
