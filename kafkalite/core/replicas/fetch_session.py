@@ -30,6 +30,7 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.replicas.follower import LeaderAnswer, Position
+from kafkalite.errors import ErrorCode
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
@@ -124,6 +125,8 @@ class FetchSession:
         which begins anew."""
         if response.error_code:
             self.reset()
+            if response.error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self.session_id = NO_SESSION
             return []
         self.session_id = response.session_id
         if response.session_id == NO_SESSION:
@@ -139,8 +142,9 @@ class FetchSession:
         return answers
 
     def reset(self) -> None:
-        """Begins anew: the leader was not reached, or does not know the session."""
-        self.session_id, self.epoch = NO_SESSION, FIRST_EPOCH
+        """Begins anew: the leader was not reached, or is to answer something else. A full request
+        that names a session ends it."""
+        self.epoch = FIRST_EPOCH
 
 
 def answer_of(data: PartitionData) -> LeaderAnswer:

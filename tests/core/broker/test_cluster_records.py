@@ -113,3 +113,12 @@ def test_epochs_end_where_the_next_one_began(place: ThreeBrokers) -> None:
 def test_followers_at_rest_learn_what_is_committed(place: ThreeBrokers) -> None:
     """With no later record, the answer to the fetch that waited tells them."""
     place.until(lambda: [place.held(n, "t").log.high_watermark for n in (1, 2, 3)] == [3] * 3, 2)
+
+
+def test_a_follower_has_one_session_at_its_leader_whatever_it_begins_to_follow(
+    place: ThreeBrokers,
+) -> None:
+    for number in range(5):
+        place.create(NewTopic(f"more-{number}", replica_assignment=((1, 2, 3),)))
+        place.produce(f"more-{number}", b"a")
+    assert len(place.broker(1).fetch_sessions) == 2
