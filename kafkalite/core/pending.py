@@ -99,7 +99,8 @@ class Pending(Generic[R]):
 def after(answer: Any, make: Callable[[Any], R | Pending[R]]) -> R | Pending[R]:
     """The result of `make` for an answer, a response or a `Pending`, once it is there.
 
-    That may be a `Pending` too.
+    That may be a `Pending` too. If `make` fails later, so does the result: not whatever completes
+    the answer, on which others wait.
     """
     if not isinstance(answer, Pending):
         return make(answer)
@@ -111,7 +112,11 @@ def after(answer: Any, make: Callable[[Any], R | Pending[R]]) -> R | Pending[R]:
         if isinstance(response, Exception):
             later.fail(response)
             return
-        made = make(response)
+        try:
+            made = make(response)
+        except Exception as error:
+            later.fail(error)
+            return
         if isinstance(made, Pending):
             made.when_done(later.complete)
         else:

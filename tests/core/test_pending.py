@@ -72,6 +72,19 @@ def test_an_answer_is_made_of_another_when_that_is_there(is_open: bool, made_is_
     assert (made.response if isinstance(made, Pending) else made) == "made of 1"
 
 
+def test_an_answer_that_cannot_be_made_fails_alone() -> None:
+    """Whoever completes the first goes on: others wait for the same."""
+    first: Pending[int] = Pending()
+
+    def broken(_: int) -> str:
+        raise ValueError("a fault of ours")
+
+    made = after(first, broken)
+    assert isinstance(made, Pending)
+    first.complete(1)
+    assert isinstance(made.response, ValueError)
+
+
 def test_ids_come_from_one_block_after_the_other() -> None:
     requests: list[int] = []
     ids = ProducerIds(lambda: requests.append(1))

@@ -242,10 +242,13 @@ class Term:
             self._brokers_changed.clear()
             try:
                 await self._look_at_brokers()
+                continue
             except CoordinationError as error:
                 log.warning("the brokers' registrations: %s", error)
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                self._brokers_changed.set()
+            except Exception:  # a fault of ours: without a look nobody's death would be noticed
+                log.exception("the brokers' registrations")
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            self._brokers_changed.set()
 
     async def _look_at_brokers(self) -> None:
         """Tells the controller which brokers have come, restarted or gone since its image."""

@@ -94,6 +94,8 @@ class Vigil:
                     await self._declare_gone(watched)
             except KafkaliteError as error:
                 log.warning("broker %d: %s", node_id, error)
+            except Exception:  # a fault of ours: the watch goes on
+                log.exception("the watch over broker %d", node_id)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _declare_gone(self, watched: Watched) -> None:

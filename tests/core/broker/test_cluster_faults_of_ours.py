@@ -55,3 +55,19 @@ def test_an_image_that_could_not_be_put_in_force_is_once_more(
     place.until(lambda: partitions.find("u", 0) is not None, 5)
     place.produce("u", b"a")
     assert place.held(2, "u").log.high_watermark == 1
+
+
+def test_the_controller_notices_deaths_after_a_look_that_failed(
+    place: ThreeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordination = place.broker(1).steering._coordination
+    children_many = coordination.children_many
+
+    async def broken(paths: Any) -> None:
+        monkeypatch.setattr(coordination, "children_many", children_many)
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(coordination, "children_many", broken)
+    place.kill(3)
+    place.until(lambda: {*place.image(1).brokers} == {1, 2}, 10)
+    assert coordination.children_many == children_many
