@@ -22,7 +22,7 @@ from kafkalite.core.peers.channel import PeerChannel, Peers
 from kafkalite.core.protocol.fetch import FetchResponse
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
 from kafkalite.core.replicas.manager import Partitions
-from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.partition import FETCH_WAIT_MS_MAX, Partition
 from kafkalite.core.replicas.throttling import Throttles
 from kafkalite.errors import ErrorCode, KafkaliteError
 
@@ -250,7 +250,7 @@ class LeaderLoop:
     def _limits(self) -> FetchLimits:
         """What to ask for; the answer is not waited for beyond the end of a rest."""
         config, now_ms = self._host.config, self._host.monotonic_ms()
-        wait_ms = config["replica.fetch.wait.max.ms"]
+        wait_ms = min(config["replica.fetch.wait.max.ms"], FETCH_WAIT_MS_MAX)
         rests = [until_ms - now_ms for until_ms in self._resting.values()]
         return FetchLimits(
             max(0, min([wait_ms, *rests])),

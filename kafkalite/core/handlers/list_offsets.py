@@ -12,6 +12,8 @@ cache are read in a thread.
 
 Right after an election a leader may not know yet that all its records are committed. Until it does,
 `latest` and times beyond the high watermark are refused, as the end must not move back (KIP-207).
+They are refused as well while the replicas do not confirm that this broker leads: if it was paused,
+or is cut off, its successor's log may end later, and who reads up to an old end misses records.
 
 v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
 written by the time that is asked for; the end of the log counts as one that is written now.
@@ -209,11 +211,18 @@ class _Reader(NamedTuple):
         code = ErrorCode.OFFSET_NOT_AVAILABLE if knows else ErrorCode.LEADER_NOT_AVAILABLE
         return cls(isolation_level, replica_id == ANY_REPLICA, code)
 
-    def check_end(self, partition: Partition) -> None:
-        """Refuses a client what lies beyond a high watermark that is not known yet."""
-        if self.isolation_level != READ_AS_REPLICA and partition.replication.is_end_unknown:
-            where, high_watermark = partition.topic_partition, partition.log.high_watermark
+    def check_end(self, partition: Partition, now_ms: int) -> None:
+        """Refuses a client what lies beyond a high watermark that is not known yet, or may be that
+        of an earlier time."""
+        if self.isolation_level == READ_AS_REPLICA:
+            return
+        where, high_watermark = partition.topic_partition, partition.log.high_watermark
+        if partition.replication.is_end_unknown:
             words = f"{where}: the high watermark, {high_watermark}, is not that of this epoch yet"
+            raise ApiError(self.not_available, words)
+        is_exact = self.isolation_level == READ_COMMITTED
+        if not partition.is_confirmed(now_ms, by_all=is_exact):
+            words = f"{where}: replicas do not confirm that the log ends at {high_watermark}"
             raise ApiError(self.not_available, words)
 
 
@@ -238,7 +247,7 @@ def _find(
     partition, timestamp = _held(broker, topic, wanted, reader), wanted.timestamp
     log, isolation_level = partition.log, reader.isolation_level
     if timestamp == LATEST:
-        reader.check_end(partition)
+        reader.check_end(partition, broker.monotonic_ms())
         return NO_TIMESTAMP, partition.end(isolation_level), partition.replication.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
@@ -262,7 +271,7 @@ def _find(
         before, partition = partition, _held(broker, topic, wanted, reader)
         first_offset = found.offset if partition is before else 0  # the topic was made anew
     if found is None or found.offset >= partition.end(isolation_level):
-        reader.check_end(partition)
+        reader.check_end(partition, broker.monotonic_ms())
         return NOTHING
     return found
 

@@ -34,9 +34,10 @@ from kafkalite.errors import ApiError, ErrorCode
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 READ_AS_REPLICA: Final = 2  # of no request: all that the log has
-# Followers ask every replica.fetch.wait.max.ms, 500; nobody takes over from a leader that is merely
-# silent before its session has ended, after 4 s at the least (two ticks of ZooKeeper).
+# Nobody takes over from a leader that is merely silent before its session has ended, after 4 s at
+# the least (two ticks of ZooKeeper). Followers ask more often than that.
 CONFIRMED_MS: Final = 2_000
+FETCH_WAIT_MS_MAX: Final = CONFIRMED_MS // 2  # whatever replica.fetch.wait.max.ms allows
 
 
 class Change(NamedTuple):
