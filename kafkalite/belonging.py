@@ -52,13 +52,16 @@ class Belonging:
     async def find(cls, storage: Storage, logs: LogStore, ports: Ports) -> Belonging:
         """Reads the cluster, or founds it where there is none."""
         coordination = ports.coordination(storage)
-        if ports.shares_cluster:
-            await _refuse_of_kafka(coordination)
-        store = ClusterStore(coordination)
-        belonging = cls(coordination, ports, store, ClusterImage())
-        await belonging._read()
-        if not belonging.image.cluster_id:
-            await belonging._found(storage, logs)
+        belonging = cls(coordination, ports, ClusterStore(coordination), ClusterImage())
+        try:
+            if ports.shares_cluster:
+                await _refuse_of_kafka(coordination)
+            await belonging._read()
+            if not belonging.image.cluster_id:
+                await belonging._found(storage, logs)
+        except BaseException:
+            await coordination.close()
+            raise
         return belonging
 
     async def _read(self) -> None:

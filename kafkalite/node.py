@@ -19,6 +19,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -239,8 +240,11 @@ async def _start(
     data_dir: Path,
 ) -> Node:
     logs, clock = LogStore(storage, report=_report), ports.clock()
-    try:
+    async with AsyncExitStack() as undo:
+        # So that the next start need not take this one for a crash.
+        undo.callback(lambda: logs.close(clock.monotonic_ms()))
         cluster = await Belonging.find(storage, logs, ports)
+        undo.push_async_callback(cluster.coordination.close)
         node_id = await cluster.claim(storage, config)
         config = _as_it_is(config, node_id, listeners, told, storage)
         home = home_of(told, listeners.inter_broker, config, logs)
@@ -255,6 +259,7 @@ async def _start(
             threads=ports.executor(WAITING_THREADS_MAX, "flush"),
             computing=ports.executor(COMPUTING_THREADS, "compute"),
         )
+        undo.push_async_callback(broker.close)
 
         def limit(config: BrokerConfig) -> None:
             server.limits = _limits(config)
@@ -270,12 +275,10 @@ async def _start(
             monotonic=ports.seconds,
         )
         cleaner.start()
+        undo.push_async_callback(cleaner.close)
         await cluster.enter(broker, home)
         await server.start(BrokerService(broker))
-    except BaseException:
-        # So that the next start need not take this one for a crash.
-        logs.close(clock.monotonic_ms())
-        raise
+        undo.pop_all()  # it runs: all of that is closed at its stop
     address = told[listeners.inter_broker]
     return Node(address, told, data_dir, broker, server, storage, cluster.coordination, cleaner)
 

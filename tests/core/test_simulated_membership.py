@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from kafkalite.core.broker.term import answered
 from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
-from kafkalite.errors import ErrorCode
+from kafkalite.errors import ConfigError, ErrorCode
 from kafkalite.testing.cluster import SESSION_TIMEOUT_MS
 from kafkalite.testing.cluster import ReplicatedCluster as Place
 
@@ -113,6 +114,23 @@ def test_a_start_after_an_unclean_stop_is_one_until_a_controller_has_settled_it(
     assert place.truth().brokers[other].stopped_cleanly
     place.start_all()
     place.agree()
+
+
+def test_a_start_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a session, under which its next try would be taken for another process."""
+    with Place(4) as place:
+        place.start(1)
+        place.wait_for(1)
+        monkeypatch.setitem(place._settings, "node.id", "1")
+        place.start(3)
+        with pytest.raises(ConfigError, match="broker 1 is registered by another process"):
+            place.wait_for(3)
+        assert {*place.server.sessions()} == {"broker-1"}
+        host = place.brokers[3].host
+        assert host is not None
+        place.pass_seconds(1)
+        assert not asyncio.all_tasks(host.loop)
+        assert not place.defects
 
 
 def test_a_question_to_the_controller_is_answered_whatever_goes_wrong(
