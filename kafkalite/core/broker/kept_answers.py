@@ -44,6 +44,7 @@ class KeptAnswers:
     are."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self.state = 0  # the number of the state that answers are kept about
         self._bytes_max = bytes_max
         self._bytes = 0
         self._answers: dict[Hashable, bytes] = {}
@@ -66,7 +67,8 @@ class KeptAnswers:
             self.clear()
 
     def clear(self) -> None:
-        """Forgets all answers."""
+        """Forgets all answers: what they tell is another."""
+        self.state += 1
         self._answers.clear()
         self._bytes = 0
 

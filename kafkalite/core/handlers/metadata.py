@@ -112,22 +112,19 @@ def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -
 
 
 def _encoded_answer(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
-    image, offline = broker.image, frozenset(broker.partitions.offline)
-    controller_id = broker.controller_id
+    kept, version = broker.kept_answers, context.api_version
+    _set_state(broker)
+    state = kept.state
     answer = yield from _metadata(broker, request, context)
     if not _is_large(answer):
         return answer
-    version = context.api_version
     encoding = broker.compute(lambda: codec.encode(answer, version))
     yield encoding
     data = encoding.result()
-    is_of_now = broker.image is image and broker.partitions.offline.keys() == offline
-    is_of_now = is_of_now and broker.controller_id == controller_id
-    if not is_of_now or len(request.topics or ()) > KEPT_TOPICS_MAX:
-        return Encoded(answer, data)
-    kept, asked = broker.kept_answers, (request, version, context.listener)
     _set_state(broker)
-    return kept.keep(asked, answer, lambda _: data)
+    if kept.state != state or len(request.topics or ()) > KEPT_TOPICS_MAX:
+        return Encoded(answer, data)
+    return kept.keep((request, version, context.listener), answer, lambda _: data)
 
 
 def _set_state(broker: Broker) -> None:

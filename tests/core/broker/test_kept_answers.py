@@ -104,6 +104,21 @@ def test_nothing_is_kept_over_a_change(start: Start, change: str) -> None:
     asyncio.run(story())
 
 
+def test_an_answer_that_is_old_once_it_is_encoded_is_not_kept(start: Start) -> None:
+    """As where a broker that left is listed no more: the image is the same."""
+
+    async def story() -> None:
+        async with start() as running:
+            await (await running.connect()).create("t", MANY)
+            answer = handlers.metadata(running.broker, ALL, RequestContext(12))
+            assert isinstance(answer, Pending)
+            running.broker.kept_answers.clear()
+            await until(lambda: answer.response)
+            assert not len(running.broker.kept_answers)
+
+    asyncio.run(story())
+
+
 def test_small_answers_are_not_kept(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
