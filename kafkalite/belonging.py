@@ -19,6 +19,7 @@ from typing import Final
 from kafkalite.core.broker.alone import Alone
 from kafkalite.core.broker.broker import Broker
 from kafkalite.core.broker.membership import Home, Membership
+from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.broker.steering import PEER_CLIENT
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination
@@ -136,8 +137,7 @@ class Belonging:
         """The broker is in the cluster when this returns, and leads what it is to lead."""
         steering = broker.steering
         if isinstance(steering, Membership):
-            broker.fetch_by(steering.peers, home.inter_broker)
-            broker.coordinate_by(steering.peers, home.inter_broker)
+            broker.reach(OtherBrokers(broker, steering.peers, home.inter_broker))
             await steering.join()
             return
         assert isinstance(steering, Alone), steering

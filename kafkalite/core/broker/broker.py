@@ -34,6 +34,7 @@ from kafkalite.core.broker.marking import ClusterMarkers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.purgatory import DelayedDeletion
+from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.broker.reading import Replica
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
@@ -56,7 +57,6 @@ from kafkalite.core.groups.shards import group_coordinators
 from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.values import MemoryRecords
-from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import (
     AllocateProducerIdsRequest,
@@ -527,18 +527,16 @@ class Broker:
             await self._configure()
         self._whole_image = image
 
-    def fetch_by(self, peers: Peers, listener: str) -> None:
-        """Followers fetch from now on, from other brokers by their listener of that name."""
-        self._fetching = ReplicaFetching(self, peers, listener)
-        self.doubts = Doubts(self, peers)
-        self._fetching.look()
+    def reach(self, others: OtherBrokers) -> None:
+        """From now on followers fetch, transactions reach the other brokers, and failures are
+        reported: the broker is one of a cluster."""
+        self.doubts = Doubts(self, others)
         self._failures = FailureReports(self)
-
-    def coordinate_by(self, peers: Peers, listener: str) -> None:
-        """Transactions reach other brokers from now on, by their listener of that name."""
-        self._marking = ClusterMarkers(self, self.markers, peers, listener)
-        self._verifier = ClusterVerifier(self, peers, listener)
+        self._marking = ClusterMarkers(self, self.markers, others)
+        self._verifier = ClusterVerifier(self, others)
         self.transactions.markers, self.transactions.verifier = self._marking, self._verifier
+        self._fetching = ReplicaFetching(self, others)
+        self._fetching.look()
 
     def _leaders_changed(self) -> None:
         """Coordinators follow their partitions."""

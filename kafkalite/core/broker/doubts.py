@@ -24,8 +24,8 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from kafkalite.core.broker.kept_answers import KeptAnswers
+from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.cluster.image import BrokerImage, ClusterImage
-from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 
 LOOK_SECONDS: Final = 0.02
@@ -46,9 +46,9 @@ class Host(Protocol):
 class Doubts:
     """The requests at one broker that wait until it is clear who is alive."""
 
-    def __init__(self, host: Host, peers: Peers) -> None:
+    def __init__(self, host: Host, others: OtherBrokers) -> None:
         self._host = host
-        self._peers = peers
+        self._others = others
         self._waiting: list[Pending[bool]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._left: dict[int, BrokerImage] = {}
@@ -62,7 +62,7 @@ class Doubts:
 
     def wait(self) -> Pending[bool] | None:
         """Completed once there is no doubt; None if there is none, as nearly always."""
-        if not self._exist() or len(self._waiting) >= WAITING_MAX:
+        if not self._others.in_doubt() or len(self._waiting) >= WAITING_MAX:
             return None
         pending: Pending[bool] = Pending()
         self._waiting.append(pending)
@@ -85,14 +85,10 @@ class Doubts:
 
     def answer(self) -> None:
         """Lets requests go on, if there is no doubt any more."""
-        if self._waiting and not self._exist():
+        if self._waiting and not self._others.in_doubt():
             waiting, self._waiting = self._waiting, []
             for each in waiting:
                 each.complete(True)
-
-    def _exist(self) -> bool:
-        doubted = self._peers.in_doubt()
-        return bool(doubted) and not doubted.isdisjoint(self._host.image.brokers)
 
     def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_time)

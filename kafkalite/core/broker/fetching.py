@@ -16,9 +16,9 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.broker import reaching
+from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.config.settings import BrokerConfig
-from kafkalite.core.peers.channel import PeerChannel, Peers
 from kafkalite.core.protocol.fetch import FetchResponse
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
 from kafkalite.core.replicas.manager import Partitions
@@ -36,36 +36,20 @@ PAUSE_MS: Final = 200
 BYTES_PER_SLICE: Final = 1 << 20  # appended in one turn of the loop
 
 
-class Host(Protocol):
+class Host(reaching.Host, Protocol):
     """The fetching's interface to its broker."""
 
-    node_id: int
     config: BrokerConfig
     partitions: Partitions
     throttles: Throttles
 
-    @property
-    def image(self) -> ClusterImage:
-        """The cluster as it is now."""
-
-    @property
-    def broker_epoch(self) -> int:
-        """The epoch of this broker's registration now."""
-
-    def monotonic_ms(self) -> int:
-        """The monotonic clock."""
-
-    def note(self, message: str) -> None:
-        """Logs one line for the operator."""
-
 
 class ReplicaFetching:
-    """All fetches of one broker's followers, by the listener of that name."""
+    """All fetches of one broker's followers."""
 
-    def __init__(self, host: Host, peers: Peers, listener: str) -> None:
+    def __init__(self, host: Host, others: OtherBrokers) -> None:
         self._host = host
-        self._peers = peers
-        self._listener = listener
+        self._others = others
         self._loops: dict[int, LeaderLoop] = {}  # by leader
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -90,13 +74,6 @@ class ReplicaFetching:
                 task.add_done_callback(self._tasks.discard)
             loop.follow(followed.get(leader_id, {}))
 
-    def channel(self, leader_id: int, lane: str) -> PeerChannel | None:
-        """A channel to a leader; None while it is not registered."""
-        node = self._host.image.node(leader_id, self._listener)
-        if node is None:
-            return None
-        return self._peers.channel(leader_id, (node.host, node.port), lane)
-
     async def close(self) -> None:
         """Ends all fetches. Nothing is appended by them any more."""
         self._is_closed = True
@@ -107,7 +84,7 @@ class ReplicaFetching:
 
     async def _run(self, loop: LeaderLoop) -> None:
         try:
-            await loop.run(self)
+            await loop.run(self._others)
         except Exception:
             log.exception("the fetches from broker %d", loop.leader_id)
             await asyncio.sleep(PAUSE_MS / 1_000)
@@ -149,11 +126,11 @@ class LeaderLoop:
         if is_other:
             self._woken.set()
 
-    async def run(self, fetching: ReplicaFetching) -> None:
+    async def run(self, others: OtherBrokers) -> None:
         """Fetches until nothing is followed there."""
         while self.followed:
             self._woken.clear()
-            channel = fetching.channel(self.leader_id, LANES[self._lane])
+            channel = others.channel(self.leader_id, LANES[self._lane])
             self._position()
             if channel is None or not self._session.positions:
                 await self._pause()

@@ -16,10 +16,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.peers.channel import Peers
+from kafkalite.core.broker.reaching import Host, OtherBrokers
 from kafkalite.core.protocol.transactions import (
     MarkerSender,
     WritableTxnMarker,
@@ -48,34 +47,13 @@ LANE: Final = "markers"
 TIMEOUT_MS: Final = 5_000  # then it is sent again, to the leaders by then
 
 
-class Host(Protocol):
-    """The interface to this broker."""
-
-    node_id: int
-
-    @property
-    def image(self) -> ClusterImage:
-        """The cluster as it is now."""
-
-    @property
-    def broker_epoch(self) -> int:
-        """The epoch of this broker's registration now."""
-
-    def monotonic_ms(self) -> int:
-        """The monotonic clock."""
-
-    def note(self, message: str) -> None:
-        """Logs one line for the operator."""
-
-
 class ClusterMarkers:
     """The `MarkerWriter` of a broker in a cluster. `local` writes what this broker leads."""
 
-    def __init__(self, host: Host, local: MarkerWriter, peers: Peers, listener: str) -> None:
+    def __init__(self, host: Host, local: MarkerWriter, others: OtherBrokers) -> None:
         self._host = host
         self._local = local
-        self._peers = peers
-        self._listener = listener
+        self._others = others
         self._queues = MarkerQueues(host.node_id, self._leader_of)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -127,15 +105,11 @@ class ClusterMarkers:
         self._carry_out(self._queues.written_here(job, errors, now_ms))
 
     async def _send(self, sending: SendMarkers) -> None:
-        request = self._request(sending)
-        node = self._host.image.node(sending.node_id, self._listener)
         errors: dict[tuple[int, TopicPartition], ErrorCode] | ErrorCode
+        errors = ErrorCode.BROKER_NOT_AVAILABLE
         try:
-            if node is None:
-                errors = ErrorCode.BROKER_NOT_AVAILABLE
-            else:
-                channel = self._peers.channel(sending.node_id, (node.host, node.port), LANE)
-                errors = _errors(await channel.ask(request, TIMEOUT_MS))
+            if (channel := self._others.channel(sending.node_id, LANE)) is not None:
+                errors = _errors(await channel.ask(self._request(sending), TIMEOUT_MS))
         except KafkaliteError as error:
             self._host.note(f"broker {sending.node_id} gets no markers: {error}")
             errors = ErrorCode.NETWORK_EXCEPTION

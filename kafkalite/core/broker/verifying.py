@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Final
 
-from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.peers.channel import Peers
+from kafkalite.core.broker.reaching import Host, OtherBrokers
 from kafkalite.core.protocol.peers import TransactionToVerify, VerifyTransactionsRequest
 from kafkalite.core.transactions.verification import Verification
 from kafkalite.errors import ErrorCode, KafkaliteError
@@ -28,24 +27,12 @@ QUESTIONS_PER_REQUEST: Final = 500
 TIMEOUT_MS: Final = 2_000
 
 
-class Host(Protocol):
-    """The interface to this broker."""
-
-    @property
-    def image(self) -> ClusterImage:
-        """The cluster as it is now."""
-
-    def note(self, message: str) -> None:
-        """Logs one line for the operator."""
-
-
 class ClusterVerifier:
-    """Asks other brokers by the listener of that name."""
+    """Asks other brokers."""
 
-    def __init__(self, host: Host, peers: Peers, listener: str) -> None:
+    def __init__(self, host: Host, others: OtherBrokers) -> None:
         self._host = host
-        self._peers = peers
-        self._listener = listener
+        self._others = others
         self._waiting: dict[int, list[Verification]] = {}  # by broker
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_closed = False
@@ -82,11 +69,9 @@ class ClusterVerifier:
             del self._tasks[node_id]
 
     async def _codes(self, node_id: int, asked: list[Verification]) -> list[ErrorCode]:
-        node = self._host.image.node(node_id, self._listener)
         code = ErrorCode.BROKER_NOT_AVAILABLE
         try:
-            if node is not None:
-                channel = self._peers.channel(node_id, (node.host, node.port), LANE)
+            if (channel := self._others.channel(node_id, LANE)) is not None:
                 response = await channel.ask(_request(asked), TIMEOUT_MS)
                 if len(response.transactions) == len(asked):
                     return [each.error_code for each in response.transactions]
