@@ -337,11 +337,14 @@ class Client(Lifetime):
         what: str,
         attempt: Callable[[], Awaitable[T]],
         codes: Collection[ErrorCode] | None = None,
+        *,
+        after_breaks: bool = True,
     ) -> T:
         """Repeats `attempt` after errors that may pass, for `request_timeout_ms`.
 
-        Such errors are all retriable codes and broken connections, or just these `codes`.
-        Metadata is refreshed between two tries. The last error is raised unchanged.
+        Such errors are all retriable codes, or just these `codes`; and broken connections, unless
+        `after_breaks` is false, as for what must not be done twice. Metadata is refreshed between
+        two tries. The last error is raised unchanged.
         """
         backoff = self.backoff()
         until = self._now() + self.timing.request_timeout_ms / 1000
@@ -352,7 +355,8 @@ class Client(Lifetime):
                 return await attempt()
             except (ApiError, BrokerUnavailable) as error:
                 pause = backoff.failed() / 1000
-                if not _may_pass(error, codes) or self._now() + pause > until:
+                may_pass = _may_pass(error, codes, after_breaks)
+                if not may_pass or self._now() + pause > until:
                     raise
                 log.debug("%s: %s, trying again in %.3f s", what, error, pause)
             await asyncio.sleep(pause)
@@ -547,10 +551,12 @@ def _coordinator_in(response: FindCoordinatorResponse) -> tuple[ErrorCode, str, 
     return answer.error_code, answer.error_message or "", node
 
 
-def _may_pass(error: ApiError | BrokerUnavailable, codes: Collection[ErrorCode] | None) -> bool:
+def _may_pass(
+    error: ApiError | BrokerUnavailable, codes: Collection[ErrorCode] | None, after_breaks: bool
+) -> bool:
     if isinstance(error, ApiError):
         return error.error_code.is_retriable if codes is None else error.error_code in codes
-    return codes is None
+    return after_breaks
 
 
 def _retry_at(slot: Slot) -> float:

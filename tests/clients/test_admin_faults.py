@@ -13,6 +13,7 @@ from kafkalite.clients.cluster import UNKNOWN_TOPIC_TRIES, Client
 from kafkalite.clients.consumer.positions import LATEST
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
+    DeleteGroupsRequest,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -83,6 +84,28 @@ def test_a_partition_is_asked_for_where_it_went(fake_broker: Any) -> None:
                 partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
                 assert await admin.end_offsets(partitions) == dict.fromkeys(partitions, 9)
             assert one.count(ListOffsetsRequest) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_leader_that_dies_or_knows_no_end_yet_costs_no_answer(
+    fake_broker: Any, hang_up: Any, is_gone: bool
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            for broker in (one, two):
+                broker.peers = [one, two]
+                broker.topics = {"t": [1]}
+            two.handlers[ListOffsetsRequest] = offsets(ErrorCode.NONE, 9)
+
+            def late(request: ListOffsetsRequest) -> Any:
+                one.topics = two.topics = {"t": [2]}
+                return hang_up if is_gone else offsets(ErrorCode.OFFSET_NOT_AVAILABLE)(request)
+
+            one.handlers[ListOffsetsRequest] = late
+            async with Admin(one.address) as admin:
+                assert await admin.end_offsets([TP]) == {TP: 9}
 
     asyncio.run(scenario())
 
@@ -196,6 +219,7 @@ def test_a_controller_or_leader_out_of_reach_is_not_asked_for_ever(fake_broker: 
                 assert await admin.end_offsets([TP]) == {TP: 9}
                 await gone.stop()
                 client.timing.unavailable_after_ms = 100
+                client.timing.request_timeout_ms = 300
                 with pytest.raises(BrokerUnavailable):
                     await admin.create_topics([NewTopic("t")])
                 await admin.create_topics([NewTopic("t")])
@@ -239,7 +263,9 @@ def test_a_coordinator_out_of_reach_is_looked_for_by_the_next_call(
             two.handlers[DescribeGroupsRequest] = lambda _: DescribeGroupsResponse(groups=(group,))
             one.handlers[DescribeGroupsRequest] = lambda _: hang_up
             two.handlers[FindCoordinatorRequest] = one.find_coordinator
-            async with Admin(one.address) as admin:
+            async with Client(one.address) as client:
+                client.timing.request_timeout_ms = 300
+                admin = Admin(client)
                 with pytest.raises(BrokerUnavailable):
                     await admin.describe_groups(["g"])
                 for broker in (one, two):
@@ -281,6 +307,37 @@ def test_every_broker_is_asked_for_groups_and_transactions(fake_broker: Any) -> 
                 assert [(t.transactional_id, t.coordinator_id) for t in found] == [
                     ("a", 2), ("b", 1),
                 ]  # fmt: skip
+
+    asyncio.run(scenario())
+
+
+def test_all_are_asked_again_when_one_goes_away_meanwhile(fake_broker: Any, hang_up: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.peers = two.peers = [one, two]
+            known: list[ListedGroup] = []
+            one.handlers[ListGroupsRequest] = lambda _: ListGroupsResponse(groups=tuple(known))
+
+            def die(_: ListGroupsRequest) -> Any:
+                one.peers = [one]
+                known.append(ListedGroup("taken-over", "consumer", "Empty"))
+                return hang_up
+
+            two.handlers[ListGroupsRequest] = die
+            async with Admin(one.address) as admin:
+                assert [g.group_id for g in await admin.list_groups()] == ["taken-over"]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_may_be_deleted_is_not_deleted_again(fake_broker: Any, hang_up: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.handlers[DeleteGroupsRequest] = lambda _: hang_up
+            async with Admin(broker.address) as admin:
+                with pytest.raises(BrokerUnavailable):
+                    await admin.delete_groups(["g"])
+            assert broker.count(DeleteGroupsRequest) == 1
 
     asyncio.run(scenario())
 

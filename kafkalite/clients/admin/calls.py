@@ -1,7 +1,8 @@
 """Requests of an admin client to any broker, the controller, leaders, coordinators, all.     [IO]
 
 Owns   the client, if it was not handed in; the retries of each family of calls.
-Never  repeats a change that a broker may have made, unless the broker said that it did not.
+Never  repeats a change that a broker may have made, unless the broker said that it did not, or
+       twice does what once does.
 Fails  with ApiError for the first refused topic, partition or group, naming it and the broker's
        reason; with BrokerUnavailable if no broker answers.
 Source apache/kafka `AdminApiDriver` and its lookup strategies.
@@ -22,7 +23,14 @@ from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 TIMEOUT_MS: Final = 30_000
 ELSEWHERE: Final = frozenset({ErrorCode.NOT_CONTROLLER})  # the broker has done nothing
 NO_COORDINATOR: Final = FIND_COORDINATOR | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-NOT_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
+NOT_LEADER: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,  # a new leader does not know yet what is committed
+        ErrorCode.KAFKA_STORAGE_ERROR,  # others will lead what this broker cannot write
+    }
+)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -64,7 +72,7 @@ class AdminCalls(Lifetime):
             raise_for(read(response))
             return response
 
-        return await self._client.retrying("the controller", attempt, ELSEWHERE)
+        return await self._client.retrying("the controller", attempt, ELSEWHERE, after_breaks=False)
 
     async def _ask_leaders(
         self,
@@ -75,7 +83,7 @@ class AdminCalls(Lifetime):
         """Asks each partition's leader, a request each. ApiError for the first one refused.
 
         `make` turns partition numbers by topic into a request. Partitions whose leader has moved
-        are asked for again; the others' answers stay.
+        or gone away are asked for again; the others' answers stay.
         """
         todo = dict.fromkeys(partitions)
         found: dict[TopicPartition, T] = {}
@@ -111,23 +119,28 @@ class AdminCalls(Lifetime):
         return led
 
     async def _ask_all(self, request: Request[R], read: Reader) -> dict[int, R]:
-        """Every broker's answer, by its id."""
-        await self._client.refresh(())
-        answers: dict[int, R] = {}
-        for node_id in self._client.cluster.nodes:
+        """Every broker's answer, by its id. If one goes away meanwhile, all are asked again: others
+        may have taken over what it knew."""
 
-            async def attempt(node_id: int = node_id) -> R:
+        async def attempt() -> dict[int, R]:
+            await self._client.refresh(())
+            answers: dict[int, R] = {}
+            for node_id in sorted(self._client.cluster.nodes):
                 answer = await self._client.request(request, node_id)
                 raise_for(read(answer))
-                return answer
+                answers[node_id] = answer
+            return answers
 
-            answers[node_id] = await self._client.retrying(
-                f"broker {node_id}", attempt, NO_COORDINATOR
-            )
-        return answers
+        return await self._client.retrying("all brokers", attempt, NO_COORDINATOR)
 
     async def _ask_coordinator(
-        self, key: str, request: Request[R], read: Reader, *, kind: int = GROUP_KEY
+        self,
+        key: str,
+        request: Request[R],
+        read: Reader,
+        *,
+        kind: int = GROUP_KEY,
+        after_breaks: bool = True,
     ) -> R:
         """Asks the coordinator of a group, or with TRANSACTION_KEY of a transactional id."""
 
@@ -136,7 +149,7 @@ class AdminCalls(Lifetime):
             raise_for(read(response))
             return response
 
-        return await self._at_coordinator(key, attempt, kind=kind)
+        return await self._at_coordinator(key, attempt, kind=kind, after_breaks=after_breaks)
 
     async def _at_coordinator(
         self,
@@ -145,8 +158,10 @@ class AdminCalls(Lifetime):
         *,
         kind: int = GROUP_KEY,
         codes: Collection[ErrorCode] = NO_COORDINATOR,
+        after_breaks: bool = True,
     ) -> T:
-        """Repeats `attempt` while the coordinator is another one, or not ready."""
+        """Repeats `attempt` while the coordinator is another one, not ready or, `after_breaks`,
+        out of reach."""
 
         async def forgetful() -> T:
             try:
@@ -156,7 +171,9 @@ class AdminCalls(Lifetime):
                     self._client.forget_coordinator(key, kind)
                 raise
 
-        return await self._client.retrying(f"{KEY_KINDS[kind]} {key}", forgetful, codes)
+        return await self._client.retrying(
+            f"{KEY_KINDS[kind]} {key}", forgetful, codes, after_breaks=after_breaks
+        )
 
 
 def raise_for(answers: Iterable[Refusal]) -> None:

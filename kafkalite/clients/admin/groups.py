@@ -104,6 +104,7 @@ class GroupCalls(AdminCalls):
                 group_id,
                 DeleteGroupsRequest((group_id,)),
                 lambda r: [(f"group {g.group_id}", g.error_code, None) for g in r.results],
+                after_breaks=False,  # what is deleted is not found the second time
             )
 
     async def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
