@@ -99,7 +99,8 @@ class Node:
         await self._cleaner.close()
         await self.broker.close()
         try:
-            self.broker.logs.close(self.broker.monotonic_ms())
+            is_settled = self.broker.steering.is_start_settled
+            self.broker.logs.close(self.broker.monotonic_ms(), as_clean=is_settled)
         finally:
             await self._coordination.close()
             self._storage.close()
@@ -240,9 +241,11 @@ async def _start(
     data_dir: Path,
 ) -> Node:
     logs, clock = LogStore(storage, report=_report), ports.clock()
+    # The next start need not take this one for a crash. But if this one follows a crash, the next
+    # one has to say so: no controller has heard of it yet.
+    as_clean = logs.was_clean_shutdown or not ports.shares_cluster
     async with AsyncExitStack() as undo:
-        # So that the next start need not take this one for a crash.
-        undo.callback(lambda: logs.close(clock.monotonic_ms()))
+        undo.callback(lambda: logs.close(clock.monotonic_ms(), as_clean=as_clean))
         cluster = await Belonging.find(storage, logs, ports)
         undo.push_async_callback(cluster.coordination.close)
         node_id = await cluster.claim(storage, config)

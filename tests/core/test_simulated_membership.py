@@ -14,7 +14,7 @@ from kafkalite.core.broker.term import answered
 from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
-from kafkalite.errors import ConfigError, ErrorCode
+from kafkalite.errors import ConfigError, CoordinationUnavailable, ErrorCode
 from kafkalite.testing.cluster import SESSION_TIMEOUT_MS
 from kafkalite.testing.cluster import ReplicatedCluster as Place
 
@@ -114,6 +114,25 @@ def test_a_start_after_an_unclean_stop_is_one_until_a_controller_has_settled_it(
     assert place.truth().brokers[other].stopped_cleanly
     place.start_all()
     place.agree()
+
+
+def test_a_start_after_an_unclean_stop_is_one_after_a_start_that_failed(place: Place) -> None:
+    """Nobody has heard yet that its log may lack its tail, or is empty on a new disk."""
+    place.agree()
+    place.crash(2)
+    place.run(lambda: 2 not in place.truth().brokers, 60)
+    place.server.stop()
+    place.start(2)
+    with pytest.raises(CoordinationUnavailable):
+        place.wait_for(2)
+    place.kill(2)
+    place.server.start()
+    place.start_all()
+    assert not place.truth().brokers[2].stopped_cleanly
+    place.agree()
+    place.stop(2)
+    place.start_all()
+    assert place.truth().brokers[2].stopped_cleanly
 
 
 def test_a_start_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,11 @@ class Alone:
         """The broker itself."""
         return self._broker.node_id
 
+    @property
+    def is_start_settled(self) -> bool:
+        """Nobody else has what the logs may lack."""
+        return True
+
     def start(self) -> None:
         """Begins to take requests."""
         self._queue.start()

@@ -163,6 +163,11 @@ class Membership:
         """The broker that controls the cluster now; -1 while nobody knows."""
         return -1 if self._seat is None else self._seat.node_id
 
+    @property
+    def is_start_settled(self) -> bool:
+        """Whether a controller has settled this start, or need not: the logs were whole."""
+        return self._home.stopped_cleanly or self._is_settled
+
     def configure(self, config: BrokerConfig) -> None:
         """The broker has other settings."""
         if self._term is not None:
@@ -345,7 +350,7 @@ class Membership:
         once a controller has settled an earlier registration of this start: no in-sync set has
         this broker since but by what it has fetched."""
         home, node_id = self._home, self._broker.node_id
-        stopped_cleanly = home.stopped_cleanly or self._is_settled
+        stopped_cleanly = self.is_start_settled
 
         def record_of(epoch: int) -> ClusterRecord:
             return images.broker_record(

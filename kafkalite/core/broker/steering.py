@@ -27,6 +27,11 @@ class Steering(Protocol):
     def controller_id(self) -> int:
         """The broker that controls the cluster now; -1 while there is none."""
 
+    @property
+    def is_start_settled(self) -> bool:
+        """Whether the controller has heard what the logs lacked at this start, if they lacked
+        anything. If not, the next start has to say so."""
+
     def start(self) -> None:
         """Begins to take requests."""
 

@@ -412,13 +412,14 @@ class LogStore:
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def close(self, monotonic_ms: int) -> None:
-        """Closes all logs. When all went well the next start need not look into them.
+    def close(self, monotonic_ms: int, *, as_clean: bool = True) -> None:
+        """Closes all logs. When all went well the next start need not look into them, unless it is
+        to count as one after a crash: not `as_clean`.
 
         StorageError names the first log that could not be closed, or the directory or checkpoint
         that the disk refused; all others were.
         """
-        is_clean = self._all_well()
+        is_clean = as_clean and self._all_well()
         failed = self._close_all()
         for write in (
             *self.tick(monotonic_ms),
