@@ -81,9 +81,10 @@ bench-nexmark: $(VENV)/.dev
 bench-state: $(VENV)/.dev
 	$(BIN)/python -m bench.streams.state10m $(ARGS)
 
-# Histories of simulated brokers and workers, FIRST:LAST.
+# Histories of simulated brokers, clusters and workers, one each of every seed: COUNT, or FIRST:LAST.
+simulate: SEEDS ?= 1000
 simulate: $(VENV)/.dev
-	PYTHONHASHSEED=0 KAFKALITE_SEEDS=$(or $(SEEDS),0:1000) $(BIN)/python -m pytest -n 2 \
+	PYTHONHASHSEED=0 KAFKALITE_SEEDS=$(if $(findstring :,$(SEEDS)),,0:)$(SEEDS) $(BIN)/python -m pytest -n 2 \
 	    tests/core/test_simulated_histories.py tests/core/test_simulated_cluster.py \
 	    tests/streams/test_simulated_workers.py
 

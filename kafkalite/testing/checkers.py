@@ -18,6 +18,12 @@
 Every value that clients send is unique: it names the record. Times are those of one clock, in any
 unit; `ended` is None where the client never learnt how its operation ended.
 
+Two kinds of partitions promise less (`History.forgiven_until`): those of a topic with
+unclean.leader.election.enable, once a replica leads that was not in sync; and those of a topic that
+was deleted and made again. What was acknowledged before may be gone. Still no record is at another
+offset than was said, none comes back with the next topic of that name, what is read was sent; and
+for all that begins later the whole promise holds.
+
 Owns   what counts as a violation. Each check returns all that it finds.
 Never  knows a broker or a client: whoever runs them writes the history.
 Source Jepsen's checkers; Herlihy and Wing, "Linearizability"; KIP-98, KIP-101.
@@ -176,8 +182,20 @@ class History:
     replicas: list[Replica] = field(default_factory=list)
     stale: list[tuple[float, float]] = field(default_factory=list)
     staleness: float = 0.0
+    # Until when somebody led who lacked records, or led what is deleted by now; see above.
+    forgiven_until: dict[TopicPartition, float] = field(default_factory=dict)
+    unclean_epochs: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    deleted_at: dict[TopicPartition, float] = field(default_factory=dict)  # the last time
     logs: dict[TopicPartition, Mapping[int, bytes]] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def is_forgiven(self, partition: TopicPartition, began: float) -> bool:
+        """Whether what began then may be gone."""
+        return began <= self.forgiven_until.get(partition, -math.inf)
+
+    def may_have_lost(self, partition: TopicPartition, since: int, until: int) -> bool:
+        """Whether an epoch after `since`, `until` at the last, began with an unclean election."""
+        return any(since < each <= until for each in self.unclean_epochs.get(partition, ()))
 
 
 Check = Callable[[History], Iterable[Violation]]
@@ -198,7 +216,16 @@ def acknowledged(history: History) -> Iterator[Violation]:
         start = history.log_starts.get(send.partition, 0)
         if send.offset is not None and send.offset >= start:
             found = log.get(send.offset)
-            if found != send.value:
+            if found == send.value:
+                deleted_at = history.deleted_at.get(send.partition, -math.inf)
+                if send.ended is not None and send.ended < deleted_at:
+                    what = f"{send.partition} offset {send.offset}: {send.value!r}"
+                    yield Violation("acknowledged", f"{what} is back, though it was deleted")
+            elif history.is_forgiven(send.partition, send.began):
+                if send.value in log.values():
+                    what = f"{send.partition}: {send.value!r} is not at {send.offset} alone"
+                    yield Violation("acknowledged", what)
+            else:
                 there = "nothing" if found is None else repr(found)
                 what = f"{send.partition} offset {send.offset}: {there} instead of {send.value!r}"
                 yield Violation("acknowledged", f"{what}, which {send.producer} was told is there")
@@ -281,18 +308,19 @@ def leaders(history: History) -> Iterator[Violation]:
 
 def held(history: History) -> Iterator[Violation]:
     """A high watermark never falls, and what is below it is in the log of each later leader."""
-    known: dict[tuple[int, int, TopicPartition], int] = {}
+    known: dict[tuple[int, int, TopicPartition], tuple[int, int]] = {}  # and since which epoch
     by_epoch: dict[tuple[TopicPartition, int], int] = {}
     committed: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # the highest, by epoch
     begun: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # with which log end
     for seen in history.held:
         partition, epoch, node_id = seen.partition, seen.leader_epoch, seen.node_id
         where = f"{partition} on broker {node_id} in epoch {epoch}"
-        before = known.get((node_id, seen.life, partition), -1)
-        if seen.high_watermark < before:
+        before, since = known.get((node_id, seen.life, partition), (-1, epoch))
+        if seen.high_watermark < before and not history.may_have_lost(partition, since, epoch):
             what = f"{where}: high watermark {seen.high_watermark} after {before}"
             yield Violation("held", what)
-        known[node_id, seen.life, partition] = seen.high_watermark
+        if seen.high_watermark != before:
+            known[node_id, seen.life, partition] = seen.high_watermark, epoch
         if not seen.is_leader:
             continue
         if by_epoch.setdefault((partition, epoch), node_id) != node_id:
@@ -303,6 +331,8 @@ def held(history: History) -> Iterator[Violation]:
     for partition, ends in begun.items():
         for epoch, end in sorted(ends.items()):
             for earlier, highest in committed[partition].items():
+                if history.may_have_lost(partition, earlier, epoch):
+                    continue
                 if earlier < epoch and highest > end:
                     what = f"{partition}: the log ends at {end} in epoch {epoch}"
                     yield Violation("held", f"{what}, {highest} was committed in {earlier}")
@@ -382,7 +412,10 @@ def linearizable(history: History) -> Iterator[Violation]:
             for end in ends[partition]
             if not _is_within(history.stale, end.began, end.ended)
         ]
-        log = _Log(partition, sends[partition], reads[partition], fresh, hidden)
+        log = _Log(
+            partition, sends[partition], reads[partition], fresh, hidden,
+            history.forgiven_until.get(partition, -math.inf),
+        )  # fmt: skip
         yield from log.one_value_an_offset()
         yield from log.appends_in_time()
         yield from log.reads_in_time()
@@ -425,16 +458,23 @@ class _Log:
     reads: list[Read]
     ends: list[End]
     hidden: frozenset[bytes]  # values that readers of committed records need not see
+    forgiven_until: float
 
     def _appended(self) -> list[tuple[int, Send, float]]:
-        """Appends whose offset is known, with the time at which it certainly was known."""
+        """Appends whose offset is known and which must stay, with the time at which it certainly
+        was known."""
         return [(s.offset, s, math.inf if s.ended is None else s.ended)
-                for s in self.sends if s.offset is not None]  # fmt: skip
+                for s in self.sends
+                if s.offset is not None and s.began > self.forgiven_until]  # fmt: skip
+
+    def _lasting(self) -> list[Read]:
+        """Reads of what must stay."""
+        return [read for read in self.reads if read.began > self.forgiven_until]
 
     def one_value_an_offset(self) -> Iterator[Violation]:
         values: dict[int, bytes] = {}
         told = [(offset, send.value) for offset, send, _ in self._appended()]
-        told += [each for read in self.reads for each in read.records.items()]
+        told += [each for read in self._lasting() for each in read.records.items()]
         for offset, value in told:
             known = values.setdefault(offset, value)
             if known != value:
@@ -469,7 +509,7 @@ class _Log:
             (offset, send.value) for offset, send, _ in self._appended()
             if send.value not in self.hidden
         )  # fmt: skip
-        for read in self.reads:
+        for read in self._lasting():
             first = bisect_left(appended, (read.position, b""))
             last = bisect_left(appended, (read.next_position, b""))
             for offset, value in appended[first:last]:
@@ -479,10 +519,11 @@ class _Log:
     def ends_in_time(self) -> Iterator[Violation]:
         """An end is beyond all that was acknowledged, read or the end before it was asked for."""
         known = [(ended, offset + 1) for offset, _, ended in self._appended()]
-        known += [(read.ended, offset + 1) for read in self.reads for offset in read.records]
-        known += [(end.ended, end.offset) for end in self.ends]
+        known += [(read.ended, offset + 1) for read in self._lasting() for offset in read.records]
+        ends = [end for end in self.ends if end.began > self.forgiven_until]
+        known += [(end.ended, end.offset) for end in ends]
         before = _Highest(known)
-        for end in self.ends:
+        for end in ends:
             highest = before.ended_before(end.began)
             if highest is not None and end.offset < highest:
                 yield self._violation(f"the end is {end.offset} after {highest}")

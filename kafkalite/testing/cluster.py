@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from kafkalite.clients.cluster import Client
+from kafkalite.core.broker.clock import Clock
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination
 from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
@@ -45,6 +46,7 @@ from kafkalite.errors import StorageError
 from kafkalite.node import Node, start_node
 from kafkalite.testing.checkers import Replica
 from kafkalite.testing.coordination import CoordinationServer
+from kafkalite.testing.event_loop import NS
 from kafkalite.testing.simulation import Host, World
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
@@ -81,6 +83,7 @@ class SimulatedBroker:
     host: Host | None = None
     starting: asyncio.Task[Node] | None = None
     stopping: asyncio.Task[None] | None = None
+    clock_is_ahead_ns: int = 0  # its machine's wall clock, of the others'
 
     @property
     def name(self) -> str:
@@ -197,8 +200,13 @@ class SimulatedCluster:
         assert not broker.is_running, f"{broker.name} runs already"
         self.note(f"start {broker.name}")
         broker.host = host = self.host(broker.name)
-        chance, storage = self._chances["brokers"], broker.storage
-        ports = self.world.ports(chance, storage)
+        chance, storage, clocks = self._chances["brokers"], broker.storage, self.world.time
+        ports = replace(
+            self.world.ports(chance, storage),
+            clock=lambda: Clock(
+                lambda: clocks.time_ns() + broker.clock_is_ahead_ns, clocks.monotonic_ns
+            ),
+        )
         if self._coordination is not None:
             make = self._coordination
             ports = replace(ports, coordination=lambda held: make(host, held), shares_cluster=True)
@@ -282,6 +290,11 @@ class SimulatedCluster:
         assert not broker.is_running, f"{broker.name} runs"
         self.note(f"{broker.name} loses its disk")
         broker.storage = MemoryStorage()
+
+    def set_clock(self, node_id: int, seconds: float) -> None:
+        """Sets the wall clock of a broker's machine, so far ahead of the others' or behind."""
+        self.note(f"broker-{node_id}'s clock is set to {seconds:+.3f} s")
+        self.brokers[node_id].clock_is_ahead_ns = round(seconds * NS)
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP: its machine accepts connections, and nothing answers."""

@@ -3,7 +3,7 @@
 Somebody else gives it turns and lets time pass: `kafkalite.testing.simulation`. Work for threads
 runs where it is handed in, before the next line.
 
-Owns   the timers and the ready callbacks of one host.
+Owns   what the loops of a world have to do, and when (`Agenda`); the ready callbacks of one host.
 Never  waits, and never opens a socket: connections come from `kafkalite.testing.network`.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context
@@ -55,38 +56,79 @@ class Time:
         return self.monotonic()
 
 
-class _NoSockets:
-    """The selector of a loop without sockets."""
+class Agenda:
+    """What the event loops of a world have to do: those with work, and the timers of all."""
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        return []
+    def __init__(self) -> None:
+        self._ready: list[SimulatedLoop] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, SimulatedLoop]] = []
+        self._numbers = 0
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def add(self, loop: SimulatedLoop) -> None:
+        """The loop has work."""
+        self._ready.append(loop)
+
+    def at(self, when: float, handle: asyncio.TimerHandle, loop: SimulatedLoop) -> None:
+        """The loop has work then."""
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, handle, loop))
+
+    def take(self, now: float) -> list[SimulatedLoop]:
+        """The loops with work now, in the order of their making."""
+        while (due := self.next_due()) is not None and due <= now:
+            _, _, handle, loop = heapq.heappop(self._timers)
+            loop.on_due(handle)
+        found, self._ready = self._ready, []
+        if len(found) > 1:
+            found.sort(key=_number)
+        return found
+
+    def next_due(self) -> float | None:
+        """When the earliest timer is due that was not cancelled, of a loop that does not stand
+        still."""
+        timers = self._timers
+        while timers:
+            when, _, handle, loop = timers[0]
+            if handle.cancelled():
+                heapq.heappop(timers)
+            elif loop.stands_still:
+                heapq.heappop(timers)
+                loop.held.append((when, handle))
+            else:
+                return when
+        return None
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop whose time is the world's and whose threads are none. `owner` runs in it."""
 
-    def __init__(self, time: Time, owner: Any) -> None:
+    _ready: deque[asyncio.Handle]  # asyncio's own
+    _closed: bool
+
+    def __init__(self, time: Time, agenda: Agenda, owner: Any, number: int) -> None:
         super().__init__()
         self.owner = owner
-        self.time_of_world = time
-        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self.calls = 0  # handed in since the last turn
-        self._numbers = 0
-        self._selector = _NoSockets()
+        self.number = number
+        self.stands_still = False  # has no turns; see `stand_still`
+        self.held: list[tuple[float, asyncio.TimerHandle]] = []  # timers that were due meanwhile
+        self._time = time
+        self._agenda = agenda
+        self._is_on_agenda = False
 
     def time(self) -> float:
         """The world's monotonic clock."""
-        return self.time_of_world.monotonic()
+        return self._time.monotonic()
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Runs in the next turn."""
-        self.calls += 1
-        return super().call_soon(callback, *args, context=context)
+        """Runs in the next turn. As asyncio has it, at half the cost."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._write_to_self()
+        return handle
 
     def call_at(  # type: ignore[override]
         self,
@@ -96,10 +138,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Runs then."""
-        handle = super().call_at(when, callback, *args, context=context)
-        self._numbers += 1
-        heapq.heappush(self.timers, (when, self._numbers, handle))
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._agenda.at(when, handle, self)
         return handle
+
+    def on_due(self, handle: asyncio.TimerHandle) -> None:
+        """A timer goes off in the next turn."""
+        self._ready.append(handle)
+        self._write_to_self()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., R], *args: Any
@@ -112,36 +160,39 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             future.set_exception(error)
         return future
 
-    def next_timer(self) -> float | None:
-        """When the earliest timer is due that was not cancelled."""
-        timers = self.timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-        return timers[0][0] if timers else None
+    def stand_still(self) -> None:
+        """No turns any more, and no timers, until `go_on`."""
+        self.stands_still = True
 
-    def has_work(self, now: float) -> bool:
-        """Whether a turn would do anything, at a twentieth of its cost."""
-        timers = self.timers
-        return bool(self.calls or self._ready or (timers and timers[0][0] <= now))  # type: ignore[attr-defined]
+    def go_on(self) -> None:
+        """Turns again; timers that were due meanwhile go off now."""
+        self.stands_still = False
+        held, self.held = self.held, []
+        for when, handle in held:
+            self._agenda.at(when, handle, self)
+        if self._ready:
+            self._write_to_self()
 
     def turn(self) -> bool:
         """One turn; whether there was anything to do."""
-        now = self.time()
-        is_due = False
-        while self.timers and self.timers[0][0] <= now:
-            is_due |= not heapq.heappop(self.timers)[2].cancelled()
-        had_calls, self.calls = self.calls > 0, 0
-        if not (is_due or had_calls or self._ready):  # type: ignore[attr-defined]
-            return False  # the timers that were due are cancelled
+        self._is_on_agenda = False
+        if self.stands_still:
+            return False
         asyncio._set_running_loop(self)
-        try:
-            self._run_once()  # type: ignore[attr-defined]  # `run_forever` once, at half its cost
-        finally:
-            asyncio._set_running_loop(None)
-        return is_due or had_calls or self.calls > 0
-
-    def _process_events(self, events: list[Any]) -> None:
-        """There are none: there are no sockets."""
+        ready, has_run = self._ready, False
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                has_run = True
+                handle._run()
+        return has_run
 
     def _write_to_self(self) -> None:
-        """Nobody waits who would have to be woken."""
+        """Something was handed in."""
+        if not self._is_on_agenda:
+            self._is_on_agenda = True
+            self._agenda.add(self)
+
+
+def _number(loop: SimulatedLoop) -> int:
+    return loop.number

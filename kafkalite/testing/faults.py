@@ -4,15 +4,18 @@
     faults.live(20)        twenty times something begins or ends
     faults.heal()          all ends; every replica is in sync again
 
-Brokers are killed, stopped, paused, cut off from others, from clients or from the coordination;
-sessions expire, answers of the coordination get lost, its server goes away; disks fill up. Of these
-any number may happen at once: they lose nothing.
+Brokers are killed, stopped, paused, cut off from others, from clients or from the coordination, one
+way or both, and their clocks are set; sessions expire, answers of the coordination get lost, its
+server goes away; disks fill up or refuse what they are asked, syncs among it. Operators move
+replicas, let topics grow, delete them (`kafkalite.testing.operators`). Of these any number may
+happen at once: they lose nothing, but what `kafkalite.testing.checkers` forgives.
 
 A broker that loses its disk, or the tail of its logs, is another matter. Replicas do not wait for
 their disks, so min.insync.replicas = 2 promises that one may. So it happens where, of each
 partition, another member of the in-sync set is sound, and nothing else happens to the others until
 the controller has written what follows from it. From then on the broker has to fetch before it
-counts again, and the others may suffer.
+counts again, and the others may suffer. The last member may lose what it has, too, while another
+replica is eligible (KIP-966) and its process lives: that has all that is committed.
 
 Owns   what is going on, and what may be lost.
 Never  leaves a broker away for good: what ends by itself is started again.
@@ -22,6 +25,7 @@ Fails  with Stuck where the cluster does not heal.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +36,7 @@ from kafkalite.errors import KafkaliteError
 from kafkalite.node import Node
 from kafkalite.testing.cluster import ReplicatedCluster
 from kafkalite.testing.event_loop import NS
+from kafkalite.testing.operators import Operator
 from kafkalite.testing.workload import Workload
 
 PAUSES: Final = (0.01, 0.3, 2, 4)  # seconds, at most, between two events
@@ -39,6 +44,11 @@ STANDING_MAX: Final = 5
 CHANGES_MAX: Final = 300  # of a disk until its machine loses power
 HEAL_SECONDS: Final = 120
 SLOW_BYTES_PER_SECOND: Final = 5_000
+
+CLOCKS_AHEAD: Final = (1, 60, 3_000, 200_000)  # seconds, at most
+CLOCKS_BEHIND: Final = (-1, -60, -3_000)
+OPERATIONS: Final = ("append", "truncate", "rename", "delete", "create", "replace")
+SPARE_PROCESSES: Final = frozenset({"pause", "isolate", "cut", "slow"})
 
 STALE_SECONDS: Final = 5  # until a broker that was cut off has heard what happened meanwhile
 MAKE_STALE: Final = frozenset({"pause", "isolate", "cut"})
@@ -60,16 +70,24 @@ class Standing:
 class Faults:
     """The troubles of one cluster and its clients."""
 
-    def __init__(self, cluster: ReplicatedCluster, works: Sequence[Workload]) -> None:
-        self.cluster, self.works = cluster, works
+    def __init__(
+        self,
+        cluster: ReplicatedCluster,
+        works: Sequence[Workload],
+        operator: Operator,
+        kinds: Sequence[str] | None = None,
+    ) -> None:
+        self.cluster, self.works, self.operator = cluster, works, operator
         for work in works:
             work.history.staleness = STALE_SECONDS
         self.random = cluster.random
+        self.kinds = FAULTS if kinds is None else kinds
         self.standing: list[Standing] = []
         self.counts: dict[str, int] = {}  # how often each has begun
         self._starting: list[asyncio.Task[Node]] = []
         self._armed: set[int] = set()  # whose machines are about to lose power
         self._losing: int | None = None  # it lacks what it had, and may still count
+        self._spoiled: set[int] = set()  # whose logs have failed until they are started again
 
     # ---- the life of a cluster -----------------------------------------------------------------
 
@@ -80,8 +98,9 @@ class Faults:
             if self.standing and self.random.random() < len(self.standing) / STANDING_MAX:
                 self._end(self.random.choice(self.standing))
             else:
-                name = self.random.choice(FAULTS)
-                if getattr(self, name)():
+                name = self.random.choice(self.kinds)
+                act = getattr(self, name, None) or getattr(self.operator, name)
+                if act():
                     self.counts[name] = self.counts.get(name, 0) + 1
 
     def pass_seconds(self, seconds: float) -> None:
@@ -95,25 +114,30 @@ class Faults:
 
     def heal(self) -> None:
         """Everything ends; returns once every replica is in sync."""
-        while self.standing:
-            self._end(self.standing[0])
-        for node_id in tuple(self._armed):
-            self._power_off(node_id)
-            self._end(self.standing[0])
-        for broker in self.cluster.brokers.values():
-            broker.storage.spare()
         until = self.cluster.seconds + HEAL_SECONDS
-        while not self.is_whole():
+        while True:
+            for node_id in tuple(self._armed):
+                self._power_off(node_id)
+            for broker in self.cluster.brokers.values():
+                broker.storage.spare()
+            while self.standing:
+                self._end(self.standing[0])
+            if self.is_whole():
+                return
             if self.cluster.seconds >= until:
                 self.cluster.run(self.is_whole, 0)  # which says so
             self.pass_seconds(0.5)
 
     def is_whole(self) -> bool:
-        """Whether all brokers run, and all replicas are in sync."""
+        """Whether all brokers run, nobody changes anything, and all replicas are in sync."""
         if any(broker.node is None for broker in self.cluster.brokers.values()):
             return False
-        partitions = self._partitions()
-        return all({*each.in_sync_replicas} == {*each.replicas} for _, each in partitions)
+        if self._spoiled or not self.operator.is_done():
+            return False
+        return all(
+            {*each.in_sync_replicas} == {*each.replicas} and not each.is_moving
+            for _, each in self._partitions()
+        )
 
     # ---- brokers -------------------------------------------------------------------------------
 
@@ -130,10 +154,13 @@ class Faults:
     def crash(self) -> bool:
         """The machine loses power: now, or in the midst of a change of its disk."""
         node_id = self._victim()
-        if node_id is None or not self._may_lose(node_id):
+        if node_id is None:
+            return False
+        at_once = self.random.random() < 0.5
+        if not self._may_lose(node_id, at_once=at_once):
             return False
         self._losing = node_id
-        if self.random.random() < 0.5:
+        if at_once:
             self._power_off(node_id)
             return True
         changes, share = self.random.randint(1, CHANGES_MAX), self.random.random()
@@ -145,7 +172,7 @@ class Faults:
     def lose_disk(self) -> bool:
         """The process is killed, and its disk is another when it starts again."""
         node_id = self._victim()
-        if node_id is None or not self._may_lose(node_id):
+        if node_id is None or not self._may_lose(node_id, at_once=True):
             return False
         self._losing = node_id
         self.cluster.kill(node_id)
@@ -186,16 +213,47 @@ class Faults:
         self.cluster.brokers[node_id].storage.fail("append", times=self.random.randint(1, 20))
         return True
 
+    def break_disk(self) -> bool:
+        """A disk refuses all changes for a while, or one kind of them a few times. What it refused
+        to sync the broker takes for lost, until it is started again."""
+        node_id = self._spared()
+        if node_id is None:
+            return False
+        storage = self.cluster.brokers[node_id].storage
+        what = self.random.choice(("all", "all", "sync", *OPERATIONS))
+        self.cluster.note(f"broker-{node_id}'s disk refuses {what}")
+        if what == "all":
+            storage.break_down()
+        else:
+            storage.fail(what, errno.EIO, times=self.random.randint(1, 10))
+
+        def end() -> None:
+            self.cluster.note(f"broker-{node_id}'s disk is well")
+            self.cluster.brokers[node_id].storage.spare()
+            self._spoiled.add(node_id)
+
+        self._begin("disk", end, {node_id})
+        return True
+
+    def set_clock(self) -> bool:
+        """The wall clock of a broker's machine is set, or set right. Not back by an hour: records
+        of that time come from the future, and are refused."""
+        node_id = self._one()
+        most = self.random.choice((0, *CLOCKS_AHEAD, *CLOCKS_BEHIND))
+        self.cluster.set_clock(node_id, most * self.random.random())
+        return True
+
     # ---- the network ---------------------------------------------------------------------------
 
     def isolate(self) -> bool:
-        """Cuts a broker off: from all, or from brokers alone, or one way."""
+        """Cuts a broker off: from all, from brokers alone or from one of them, or one way."""
         node_id = self._spared()
         if node_id is None:
             return False
         name = self.cluster.brokers[node_id].name
         brokers = [broker.name for broker in self.cluster.brokers.values()]
-        others = self.random.choice((self.cluster.names(), brokers))
+        one = self.random.choice([each for each in brokers if each != name])
+        others = self.random.choice((self.cluster.names(), brokers, [one]))
         kind = self.random.choice(("both", "both", "out", "in"))
         out = {(name, other) for other in others if other != name}
         back = {(other, name) for name, other in out}
@@ -280,11 +338,19 @@ class Faults:
         return True
 
     def stop_coordination(self) -> bool:
-        """Its server is gone for a while."""
+        """Its server is gone for a while. Sessions outlive it, or none does."""
         if any(each.name == "coordination" for each in self.standing):
             return False
-        self.cluster.server.stop()
-        self._begin("coordination", self.cluster.server.start)
+        server, forgets = self.cluster.server, self.random.random() < 0.3
+
+        def end() -> None:
+            server.start()
+            if forgets and self._losing is None:
+                for broker in self.cluster.brokers.values():
+                    server.expire(broker.name)
+
+        server.stop()
+        self._begin("coordination", end)
         return True
 
     # ---- clients -------------------------------------------------------------------------------
@@ -292,6 +358,19 @@ class Faults:
     def kill_client(self) -> bool:
         """A client is killed, and another takes its place."""
         self.random.choice(self.works).kill_one()
+        return True
+
+    def pause_client(self) -> bool:
+        """A client does nothing for a while."""
+        host = self.random.choice(list(self.works[0].programs))
+        self.cluster.note(f"pause {host}")
+        host.pause()
+
+        def end() -> None:
+            self.cluster.note(f"go on {host}")
+            host.go_on()
+
+        self._begin("pause client", end)
         return True
 
     # ---- what may happen -----------------------------------------------------------------------
@@ -313,26 +392,55 @@ class Faults:
         is_there = broker.host is not None and not broker.host.is_paused
         return node_id if is_there and broker.stopping is None else None
 
-    def _may_lose(self, node_id: int) -> bool:
-        """Whether of each partition another member of the in-sync set is sound and will stay."""
+    def _may_lose(self, node_id: int, *, at_once: bool) -> bool:
+        """Whether of each partition another member of the in-sync set is sound and will stay. Where
+        replicas may be moved all other brokers must be sound: any of them may go."""
         if self._losing is not None:
             return False
         suffering = {each for standing in self.standing for each in standing.brokers}
-        sound = self.cluster.brokers.keys() - suffering - {node_id}
+        sound = self.cluster.brokers.keys() - suffering - self._spoiled - {node_id}
+        if self.operator.has_moved and len(sound) < len(self.cluster.brokers) - 1:
+            return False
         return all(
-            any(
-                node_id not in image.in_sync_replicas
-                or (node in image.in_sync_replicas and self._stays(node, where, image))
-                for node in sound
+            node_id not in image.in_sync_replicas
+            or any(
+                node in image.in_sync_replicas and self._stays(node, where, image) for node in sound
             )
+            or (at_once and self._has_eligible(where, image))
             for where, image in self._partitions()
         )
+
+    def _has_eligible(self, where: TopicPartition, image: PartitionImage) -> bool:
+        """Whether the last member of the in-sync set does not ask for others, and the process of an
+        eligible replica lives: paused, or cut off, or well."""
+        (leader,) = image.in_sync_replicas[:1]
+        found = self.cluster.brokers[leader].node
+        partition = None if found is None else found.broker.partitions.find(*where)
+        led = None if partition is None else partition.replication.leader
+        if led is None or led.asked is not None or len(image.in_sync_replicas) > 1:
+            return False
+        return any(self._lives(node) for node in image.eligible_leader_replicas)
+
+    def _lives(self, node_id: int) -> bool:
+        """Whether a broker's process will go on, whatever standing faults end, and its start is
+        accounted for."""
+        if any(
+            node_id in each.brokers and each.name not in SPARE_PROCESSES for each in self.standing
+        ):
+            return False
+        broker = self.cluster.brokers[node_id]
+        if broker.node is None or node_id in self._armed or node_id in self._spoiled:
+            return False
+        started = broker.node.broker.broker_epoch
+        return self.cluster.truth().settled_epochs.get(node_id) == started
 
     def _stays(self, node_id: int, where: TopicPartition, image: PartitionImage) -> bool:
         """Whether a broker's start is accounted for, and no leader asks to be rid of it."""
         truth = self.cluster.truth()
         registered, broker = truth.brokers.get(node_id), self.cluster.brokers[node_id]
-        if broker.node is None or registered is None or node_id in self._armed:
+        if broker.node is None or registered is None:
+            return False
+        if node_id in self._armed:
             return False
         if truth.settled_epochs.get(node_id) != registered.epoch:
             return False
@@ -402,10 +510,11 @@ class Faults:
 
     def _is_due(self) -> bool:
         """Whether a machine has lost power, or a start has ended: asked before each turn."""
+        if not (self._armed or self._starting):
+            return False  # as nearly always
         brokers = self.cluster.brokers
-        for node_id in self._armed:
-            if brokers[node_id].storage.is_without_power:
-                return True
+        if any(brokers[node_id].storage.is_without_power for node_id in self._armed):
+            return True
         return any(starting.done() for starting in self._starting)
 
     def _look(self) -> None:
@@ -420,6 +529,17 @@ class Faults:
                 if not isinstance(error, KafkaliteError):
                     self.cluster.defects.append(f"{broker.name} does not start: {error!r}")
                 self.cluster.kill(node_id)
+                self._away(node_id)
+        for node_id in sorted(self._spoiled):
+            broker = brokers[node_id]
+            if broker.host is None:  # a start follows
+                self._spoiled.discard(node_id)
+            elif self._losing not in (None, node_id):
+                continue
+            elif not broker.host.is_paused and broker.stopping is None:
+                self._spoiled.discard(node_id)
+                self._armed.discard(node_id)
+                self.cluster.kill(node_id)
                 self.cluster.start(node_id)
         tasks = [each.starting for each in brokers.values() if each.starting is not None]
         self._starting = [task for task in tasks if not task.done()]
@@ -431,5 +551,6 @@ class Faults:
 FAULTS: Final = (
     "kill", "kill", "crash", "crash", "lose_disk", "stop", "pause", "pause", "fill_disk",
     "isolate", "isolate", "cut_off_coordination", "reset", "slow", "expire", "lose_answers",
-    "stop_coordination", "kill_client",
+    "stop_coordination", "kill_client", "break_disk", "set_clock", "pause_client",
+    "move", "move", "move", "cancel", "elect", "grow", "recreate", "recreate",
 )  # fmt: skip

@@ -4,7 +4,7 @@ A kernel accepts connections and takes bytes while a process is paused, and answ
 that is gone. Of each direction of a connection WINDOW_BYTES at the most are under way or unread.
 
 Owns   the sockets and listeners of each machine.
-Never  calls a program's code: its transports and listeners are woken by way of its event loop.
+Never  calls a program's code: it wakes its transports, and its listeners by way of its event loop.
 Fails  as a kernel does: ConnectionRefusedError, ConnectionResetError.
 Source tcp(7).
 """
@@ -17,9 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from kafkalite.core.network import MakeProtocol
 from kafkalite.testing.event_loop import SimulatedLoop
-from kafkalite.testing.transport import SimulatedTransport
 from kafkalite.testing.wire import Events, Flow
 
 WINDOW_BYTES: Final = 131_072
@@ -71,9 +69,9 @@ class Socket:
         self.number = number
         self.address = (owner.name, port)
         self.peer: Socket  # once the other kernel has accepted the connection
-        self.waiter: Callable[[], None] | None = None  # called when `connect` has an outcome
+        # Called when there is something to read, room to write, or an outcome of `connect`.
+        self.waiter: Callable[[], None] | None = None
         self.out: Flow
-        self.transport: SimulatedTransport | None = None
         self.received = bytearray()
         self.has_eof = False
         self.error: OSError | None = None
@@ -180,9 +178,7 @@ class Socket:
         self._wake()
 
     def _wake(self) -> None:
-        if self.transport is not None and not self.owner.is_dead:
-            self.transport.wake()
-        elif self.waiter is not None and not self.owner.is_dead:
+        if self.waiter is not None and not self.owner.is_dead:
             self.waiter()
 
     def vanish(self) -> None:
@@ -205,16 +201,22 @@ class Socket:
 
 
 class SimulatedListener:
-    """A listening address."""
+    """A listening address. Each connection that it accepts goes to `accepted`."""
 
     def __init__(
-        self, machine: Machine, owner: Owner, make: MakeProtocol, host: str, port: int, backlog: int
-    ) -> None:  # fmt: skip
+        self,
+        machine: Machine,
+        owner: Owner,
+        accepted: Callable[[Socket], object],
+        host: str,
+        port: int,
+        backlog: int,
+    ) -> None:
         self.owner = owner
         self.is_local = host in LOOPBACKS
         self.address = (host, port)
         self._machine = machine
-        self._make = make
+        self._accepted = accepted
         self._backlog = max(1, backlog)
         self._waiting: deque[Socket] = deque()
         self._is_started = False
@@ -248,4 +250,4 @@ class SimulatedListener:
 
     def _accept(self) -> None:
         while self._waiting:
-            SimulatedTransport.open(self._waiting.popleft(), self._make())
+            self._accepted(self._waiting.popleft())

@@ -183,7 +183,11 @@ class SimulatedNetwork:
         port = port or machine.free_port()
         if port in machine.listeners:
             raise OSError(errno.EADDRINUSE, f"{owner.name}:{port} is in use")
-        listener = SimulatedListener(machine, owner, make, host, port, backlog)
+
+        def accepted(peer: Socket) -> None:
+            SimulatedTransport.open(peer, make())
+
+        listener = SimulatedListener(machine, owner, accepted, host, port, backlog)
         machine.listeners[port] = listener
         return listener
 

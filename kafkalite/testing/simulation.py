@@ -39,7 +39,7 @@ from kafkalite.clients.ports import ClientPorts
 from kafkalite.core.broker.clock import Clock
 from kafkalite.core.network import Listener, MakeProtocol
 from kafkalite.ports import MACHINE, HeldStorage, Ports
-from kafkalite.testing.event_loop import MONOTONIC_START_S, NS, SimulatedLoop, Time
+from kafkalite.testing.event_loop import MONOTONIC_START_S, NS, Agenda, SimulatedLoop, Time
 from kafkalite.testing.network import SimulatedNetwork
 
 R = TypeVar("R")
@@ -57,21 +57,21 @@ class Stuck(AssertionError):
 class Host:
     """A program: an event loop that the world gives turns."""
 
-    def __init__(self, name: str, time: Time, network: SimulatedNetwork) -> None:
+    def __init__(
+        self, name: str, time: Time, agenda: Agenda, network: SimulatedNetwork, number: int
+    ) -> None:
         self.name = name
-        self.loop = SimulatedLoop(time, self)
+        self.loop = SimulatedLoop(time, agenda, self, number)
         self._network = network
         self.is_paused = False
         self.is_dead = False
         self.tasks: list[asyncio.Task[Any]] = []
+        # Nobody else holds a task that waits for the network of a dead host. Collected half-way it
+        # would end in the midst of what it does, and complain.
+        self._kept: set[asyncio.Task[Any]] = set()
 
     def __str__(self) -> str:
         return self.name
-
-    @property
-    def runs(self) -> bool:
-        """Whether it gets turns."""
-        return not (self.is_paused or self.is_dead)
 
     def spawn(self, program: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Begins a program."""
@@ -82,26 +82,35 @@ class Host:
     def pause(self) -> None:
         """It does nothing until `go_on`, and time passes."""
         self.is_paused = True
+        self.loop.stand_still()
 
     def go_on(self) -> None:
-        """It has turns again."""
+        """It has turns again, unless it was killed meanwhile."""
         self.is_paused = False
+        if not self.is_dead:
+            self.loop.go_on()
 
     def kill(self) -> None:
         """As by SIGKILL: its kernel closes its sockets, and none of its code runs again."""
-        self.is_dead = True
+        self._end()
         self._network.kill(self)
 
     def crash(self) -> None:
         """Its machine loses power: nobody hears of it. A new host of that name is the machine
         after it has booted."""
-        self.is_dead = True
+        self._end()
         self._network.crash(self)
+
+    def _end(self) -> None:
+        self.is_dead = True
+        self._kept |= asyncio.all_tasks(self.loop)
+        self.loop.stand_still()
 
     def cancel(self) -> None:
         """Asks what is left of its programs to end, unseen."""
         self.is_dead = self.is_paused = False
         self.loop.set_exception_handler(lambda loop, context: None)
+        self.loop.go_on()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
 
@@ -133,6 +142,13 @@ def _running_host() -> Host:
     return cast("Host", loop.owner)
 
 
+def _are_done(tasks: list[asyncio.Task[Any]]) -> bool:
+    """Whether all tasks are done; takes those out that are."""
+    while tasks and tasks[-1].done():
+        tasks.pop()
+    return not tasks
+
+
 class World:
     """Hosts that share a time and a network, whose chance comes from `random`."""
 
@@ -140,6 +156,7 @@ class World:
         self.time = Time()
         self.network = SimulatedNetwork(random or Random(0), lambda: self.time.now_ns)
         self.hosts: list[Host] = []
+        self._agenda = Agenda()
         self._alarm = math.inf  # when somebody wants to go on who has no timer
 
     def __enter__(self) -> Self:
@@ -154,16 +171,19 @@ class World:
         for _ in range(END_ATTEMPTS):  # what timers begin meanwhile is asked to end the next time
             for host in self.hosts:
                 host.cancel()
-            with suppress(Stuck):
-                self.run(self._is_idle, END_SECONDS)
+            left = [task for host in self.hosts for task in asyncio.all_tasks(host.loop)]
+            if not left:
                 break
+            with suppress(Stuck):
+                self.run(lambda left=left: _are_done(left), END_SECONDS)  # type: ignore[misc]
         for host in self.hosts:
             host.loop.close()
 
     def host(self, name: str) -> Host:
         """A new one, on the machine of that name; one that has crashed boots."""
         self.network.boot(name)
-        self.hosts.append(host := Host(name, self.time, self.network))
+        host = Host(name, self.time, self._agenda, self.network, len(self.hosts))
+        self.hosts.append(host)
         return host
 
     def ports(self, random: Random, storage: HeldStorage | None = None) -> Ports:
@@ -197,25 +217,21 @@ class World:
     def run(self, until: Callable[[], bool], within_seconds: float) -> None:
         """Lets hosts take turns until something is so."""
         deadline = self.seconds + within_seconds
-        turns = 0
-        while not until():
-            has_arrived = self.network.events.run_due()
-            now = self.time.monotonic()
-            worked = [
-                host
-                for host in self.hosts
-                if not (host.is_dead or host.is_paused)
-                and host.loop.has_work(now)
-                and host.loop.turn()
-            ]
-            turns += 1
-            self.time.now_ns += TURN_NS
-            if not (worked or has_arrived):
-                turns = 0
-                self._pass_time(deadline)
-            elif turns > TURNS_MAX:
-                names = ", ".join(map(str, worked))
-                raise Stuck(f"{names}: work without a rest for {turns} turns")
+        turns, time, agenda, events = 0, self.time, self._agenda, self.network.events
+        try:
+            while not until():
+                has_arrived = events.run_due()
+                worked = [loop for loop in agenda.take(time.monotonic()) if loop.turn()]
+                turns += 1
+                time.now_ns += TURN_NS
+                if not (worked or has_arrived):
+                    turns = 0
+                    self._pass_time(deadline)
+                elif turns > TURNS_MAX:
+                    names = ", ".join(str(loop.owner) for loop in worked)
+                    raise Stuck(f"{names}: work without a rest for {turns} turns")
+        finally:
+            asyncio._set_running_loop(None)
 
     def result(self, host: Host, program: Coroutine[Any, Any, R], within_seconds: float = 60) -> R:
         """The result of a program of `host`."""
@@ -231,12 +247,9 @@ class World:
         finally:
             self._alarm = math.inf
 
-    def _is_idle(self) -> bool:
-        return not any(asyncio.all_tasks(host.loop) for host in self.hosts)
-
     def _pass_time(self, deadline: float) -> None:
         """On to the next timer, a paused host's do not count, or to what arrives next."""
-        dues = [due for host in self.hosts if host.runs and (due := host.loop.next_timer())]
+        dues = [] if (due := self._agenda.next_due()) is None else [due]
         if (due_ns := self.network.events.next_due_ns) is not None:
             dues.append(MONOTONIC_START_S + due_ns / NS)
         dues.append(self._alarm)

@@ -165,6 +165,7 @@ class MemoryStorage:
         self._crash_at: int | None = None
         self._share = 0.5
         self._faults: dict[str, list[int]] = {}
+        self._broken: int | None = None
         self._is_locked = False
 
     # ---- what a test does to it ----------------------------------------------------------------
@@ -185,9 +186,14 @@ class MemoryStorage:
         "replace" or "sync_directory" raise OSError of that errno; an append is half done."""
         self._faults.setdefault(operation, []).extend([number] * times)
 
+    def break_down(self, number: int = errno.EIO) -> None:
+        """From now on every change raises OSError of that errno; what is there can be read."""
+        self._broken = number
+
     def spare(self) -> None:
-        """What `fail` was told does not happen any more."""
+        """What `fail` and `break_down` were told does not happen any more."""
         self._faults.clear()
+        self._broken = None
 
     def pass_over(self, operation: str) -> None:
         """The next `operation` succeeds; what `fail` was told afterwards comes after it."""
@@ -225,10 +231,10 @@ class MemoryStorage:
             if torn is not None and self.changes == self._crash_at:
                 torn(self._share)
             raise PowerLoss(f"{operation}, change {self.changes}")
-        if faults := self._faults.get(operation):
+        number = self._broken
+        if number is None and (faults := self._faults.get(operation)):
             number = faults.pop(0)
-            if not number:
-                return
+        if number:
             if torn is not None:
                 torn(0.5)
             raise OSError(number, errno.errorcode[number])

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-if TYPE_CHECKING:
-    from kafkalite.testing.kernel import Socket
+from kafkalite.testing.kernel import Socket
 
 READ_BYTES_MAX: Final = 262_144  # in one call of a protocol
 
@@ -40,7 +39,8 @@ class SimulatedTransport(asyncio.Transport):
     @classmethod
     def open(cls, socket: Socket, protocol: asyncio.BaseProtocol) -> SimulatedTransport:
         """Gives a connection to its protocol."""
-        transport = socket.transport = cls(socket, protocol)
+        transport = cls(socket, protocol)
+        socket.waiter = transport.wake
         protocol.connection_made(transport)
         transport.wake()
         return transport

@@ -17,7 +17,7 @@ Never  repeats what its clients do not repeat themselves; errors that brokers ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
@@ -63,6 +63,7 @@ class Workload:
         partitions: int = 3,
         replication_factor: int = 1,
         programs: Sequence[str] = PROGRAMS,
+        configs: Mapping[str, str | None] | None = None,
     ) -> None:
         self.cluster, self.name = cluster, name
         self.history = History()
@@ -71,7 +72,7 @@ class Workload:
         self.partitions = [TopicPartition(self.topic, number) for number in range(partitions)]
         self.programs: dict[Host, tuple[Program, str]] = {}
         self._make_client = make_client
-        self._replication_factor = replication_factor
+        self._new_topic = NewTopic(self.topic, partitions, replication_factor, configs or {})
         self._begun_with = programs
         self._random = cluster.chance(f"workload {name}")
         self._numbers = count()
@@ -79,7 +80,7 @@ class Workload:
 
     def begin(self) -> None:
         """Makes the topic and starts the clients."""
-        self.once("admin", self._make_topic())
+        self.once("admin", self.make_topic())
         for name in self._begun_with:
             self.start(getattr(self, name))
 
@@ -100,18 +101,43 @@ class Workload:
 
     async def produce(self, name: str) -> None:
         """An idempotent producer's records."""
-        numbers = count()
         async with self._client() as client:
             producer = await self._started_producer(client)
-            while not self.is_stopping:
-                sends = [
-                    await self._send(producer, name, b"%s:%d" % (name.encode(), next(numbers)))
-                    for _ in range(self._random.randint(1, 20))
-                ]
-                for number, sent in sends:
-                    await self._note_sent(number, sent)
-                await self._rest(0.5)
+            await self._produce_on(client, producer, name)
             await producer.close()
+
+    async def produce_anew(self, name: str) -> None:
+        """The same to a topic that may be deleted, or lose records: after an error another producer
+        begins, whose records have no order with those before."""
+        for life in count():
+            if self.is_stopping:
+                return
+            try:
+                async with self._client() as client:
+                    producer = await self._started_producer(client)
+                    try:
+                        await self._produce_on(client, producer, f"{name}.{life}")
+                    finally:
+                        await producer.close(flush=False)
+            except KafkaliteError:
+                await self._rest(0.5)
+
+    async def _produce_on(self, client: Client, producer: Producer, name: str) -> None:
+        numbers = count()
+        while not self.is_stopping:
+            sends = [
+                await self._send(client, producer, name, b"%s:%d" % (name.encode(), next(numbers)))
+                for _ in range(self._random.randint(1, 20))
+            ]
+            failures = []
+            for number, sent in sends:
+                try:
+                    await self._note_sent(number, sent)
+                except KafkaliteError as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+            await self._rest(0.5)
 
     async def produce_hastily(self, name: str) -> None:
         """Records with acks=1, of which nothing is promised but that nobody else wrote them."""
@@ -121,7 +147,9 @@ class Workload:
                 async with self._client() as client, Producer(client, acks=1) as producer:
                     while not self.is_stopping:
                         value = b"%s:%d" % (name.encode(), next(numbers))
-                        _, sent = await self._send(producer, name, value, is_idempotent=False)
+                        _, sent = await self._send(
+                            client, producer, name, value, is_idempotent=False
+                        )
                         await sent
                         await self._rest(0.5)
             except KafkaliteError:
@@ -138,7 +166,7 @@ class Workload:
                     ) as producer,
                 ):
                     while not self.is_stopping:
-                        await self._transaction(producer, name)
+                        await self._transaction(client, producer, name)
                         await self._rest(0.2)
             except KafkaliteError:
                 await self._rest(0.2)  # fenced, or nobody knows how it ended: begin anew
@@ -209,10 +237,22 @@ class Workload:
         self.cluster.run(lambda: all(task.done() for task in tasks), PATIENCE_SECONDS)
         for task in tasks:
             task.result()
-        self.cluster.pass_seconds(2 * TRANSACTION_MS / 1000)
+        until = self.cluster.seconds + 2 * TRANSACTION_MS / 1000
+        self.cluster.run(
+            lambda: self.cluster.seconds >= until or self._is_stable(), PATIENCE_SECONDS
+        )
         self.history.logs = self.once("auditor", self._read_all())
         self.once("last look", self._look_at_end())
         self.history.replicas = self.cluster.replicas(self.topic)
+
+    def _is_stable(self) -> bool:
+        """Whether no transaction is open, as far as brokers know."""
+        nodes = [broker.node for broker in self.cluster.brokers.values()]
+        return all(
+            each.log.last_stable_offset == each.log.high_watermark == each.log.log_end_offset
+            for node in nodes
+            for each in (() if node is None else node.broker.partitions.of_topic(self.topic))
+        )
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -244,13 +284,14 @@ class Workload:
     async def _rest(self, seconds_max: float) -> None:
         await asyncio.sleep(self._random.random() * seconds_max)
 
-    async def _make_topic(self) -> None:
+    async def make_topic(self) -> None:
+        """Makes the topic, if it is not there."""
         async with self._client() as client, Admin(client) as admin:
-            topic = NewTopic(self.topic, len(self.partitions), self._replication_factor)
-            await admin.create_missing_topics([topic])
+            await admin.create_missing_topics([self._new_topic])
 
     async def _send(
         self,
+        client: Client,
         producer: Producer | TransactionalProducer,
         name: str,
         value: bytes,
@@ -258,7 +299,8 @@ class Workload:
         is_idempotent: bool = True,
     ) -> tuple[int, asyncio.Future[Any]]:
         """Sends a record; its number in the history, and its future."""
-        partition = self._random.choice(self.partitions)
+        known = client.cluster.partition_count(self.topic) or self._new_topic.partitions
+        partition = self._random.choice(self.partitions[:known])  # the topic may have grown
         number = len(self.history.sends)
         send = Send(name, partition, value, self.cluster.seconds, is_idempotent=is_idempotent)
         self.history.sends.append(send)
@@ -271,7 +313,9 @@ class Workload:
         send = self.history.sends[number]
         self.history.sends[number] = replace(send, offset=stored.offset, ended=self.cluster.seconds)
 
-    async def _transaction(self, producer: TransactionalProducer, name: str) -> None:
+    async def _transaction(
+        self, client: Client, producer: TransactionalProducer, name: str
+    ) -> None:
         values: dict[TopicPartition, tuple[bytes, ...]] = {}
         place, begun = len(self.history.transactions), next(self._numbers)
         self.history.transactions.append(Transaction(name, values))
@@ -279,7 +323,7 @@ class Workload:
         sends = []
         for number in range(self._random.randint(1, 10)):
             value = b"%s:t%d:%d" % (name.encode(), begun, number)
-            sends.append(await self._send(producer, name, value))
+            sends.append(await self._send(client, producer, name, value))
             where = self.history.sends[sends[-1][0]].partition
             values[where] = (*values.get(where, ()), value)
             if self._random.random() < 0.1:
@@ -312,6 +356,8 @@ class Workload:
                 assert next_position is not None
                 records = dict(zip(map(int, columns.offsets), columns.values, strict=True))
                 first = min(records) if position is None else position
+                if partition in self.history.forgiven_until:
+                    first = min(first, *records)  # the reader was told that the log is another
                 self.history.reads.append(
                     Read(name, partition, first, next_position, records, began, ended)
                 )

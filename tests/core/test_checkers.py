@@ -215,6 +215,34 @@ def test_acknowledged_is_at_its_offset() -> None:
     assert found(deleted) == set()
 
 
+def test_what_was_sent_before_an_unclean_election_may_be_gone_but_is_nowhere_else() -> None:
+    told = [send(b"a", 0, 0, 1), send(b"b", 1, 2, 3), send(b"c", 1, 6, 7)]
+
+    def of(log: dict[int, bytes], **more: Any) -> set[str]:
+        return found(History(sends=told, logs={TP: log}, forgiven_until={TP: 5}, **more))
+
+    assert of({0: b"a", 1: b"c"}) == of({1: b"c"}) == set()
+    assert of({0: b"a"}) == {"acknowledged"}, "sent after the election"
+    assert of({0: b"b", 1: b"c"}) == {"acknowledged"}, "at another offset"
+    assert found(History(sends=told, logs={TP: {1: b"c"}}, forgiven_until={OTHER: 5})) != set()
+    early, late = read(0, [b"a", b"b"], 4, 5), read(0, [b"a", b"c"], 6, 8)
+    assert of({0: b"a", 1: b"c"}, reads=[early, late]) == set()
+    assert of({0: b"a", 1: b"c"}, reads=[replace(early, began=6)]) == {"linearizable"}
+    assert of({0: b"a", 1: b"c"}, ends=[End(TP, 2, 3, 4), End(TP, 1, 6, 6.5)]) == set()
+    assert of({0: b"a", 1: b"c"}, ends=[End(TP, 2, 6, 7), End(TP, 1, 8, 9)]) == {"linearizable"}
+
+
+def test_what_was_deleted_does_not_come_back_with_the_next_topic_of_that_name() -> None:
+    told = [send(b"a", 0, 0, 1), send(b"b", 1, 2, 9)]
+    for deleted_at, expected in ((0.5, set()), (5, {"acknowledged"})):
+        history = History(sends=told, logs={TP: {0: b"a"}}, forgiven_until={TP: deleted_at + 3})
+        history.deleted_at[TP] = deleted_at
+        assert found(history) == expected
+    history = History(sends=told, logs={TP: {1: b"b"}}, forgiven_until={TP: 8})
+    history.deleted_at[TP] = 5
+    assert found(history) == set(), "it may be of the next one"
+
+
 def test_refused_is_not_there() -> None:
     refused = send(b"a", None, is_refused=True)
     assert found(History(sends=[refused], logs={TP: {}})) == set()
@@ -272,6 +300,21 @@ def test_what_leaders_call_committed_is_in_the_logs_of_later_ones() -> None:
     assert found(History(held=[*true, Held(3, 1, TP, 2, True, 3, 5)])) == {"held"}
     late = Held(1, 2, TP, 0, True, 8, 9)  # commits in an epoch that is over
     assert found(History(held=[*true, late])) == {"held"}
+
+
+def test_an_unclean_election_may_take_back_what_was_committed() -> None:
+    seen = [
+        Held(1, 1, TP, 3, True, 8, 9),
+        Held(3, 1, TP, 3, False, 7, 7),
+        Held(2, 1, TP, 5, True, 4, 4),
+        Held(3, 1, TP, 5, False, 4, 4),
+    ]
+    assert found(History(held=seen)) == {"held"}
+    assert found(History(held=seen, unclean_epochs={TP: {5}})) == set()
+    assert found(History(held=seen, unclean_epochs={TP: {6}, OTHER: {5}})) == {"held"}
+    assert found(History(held=seen, unclean_epochs={TP: {3}})) == {"held"}, "that was before"
+    later = [*seen, Held(3, 1, TP, 6, False, 3, 4)]
+    assert found(History(held=later, unclean_epochs={TP: {5}})) == {"held"}
 
 
 def test_replicas_at_rest_are_equal_to_their_ends() -> None:

@@ -6,7 +6,9 @@
 Owns   the loops and their fetch sessions.
 Never  looks at all partitions for one fetch: after an answer at those that it is about.
 Fails  by resting, PAUSE_MS after the leader could not be reached and REST_MS for a partition that
-       it refused; the operator gets one line.
+       it refused; the operator gets one line. A leader that is silent for SILENCE_MS is asked on
+       another connection, and given twice as long each time: this one may be dead, or the leader
+       slow.
 Source apache/kafka `ReplicaFetcherManager`, `AbstractFetcherThread`.
 """
 
@@ -33,6 +35,7 @@ SESSION_IS_GONE: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
 PAUSE_MS: Final = 200
+SILENCE_MS: Final = 2_000  # of a leader, beyond its wait; longer once it proves to be slow
 BYTES_PER_SLICE: Final = 1 << 20  # appended in one turn of the loop
 
 
@@ -108,6 +111,7 @@ class LeaderLoop:
         self._caught_up: set[Key] = set()  # as far as the last answer says
         self._woken = asyncio.Event()
         self._lane = 0
+        self._silence_ms = SILENCE_MS
 
     def follow(self, followed: dict[Key, Partition]) -> None:
         """What is to be fetched from now on. A request that waits for records of other partitions
@@ -137,19 +141,23 @@ class LeaderLoop:
                 continue
             limits = self._limits()
             request = self._session.request(self._host.broker_epoch, limits)
-            timeout_ms = limits.wait_max_ms + self._patience_ms()
+            asked_ms = self._host.monotonic_ms()
+            timeout_ms = limits.wait_max_ms + min(self._silence_ms, self._silence_ms_max())
             asking = asyncio.ensure_future(channel.ask(request, timeout_ms))
             try:
                 response = await self._first(asking)
             except KafkaliteError as error:
                 self._host.note(f"broker {self.leader_id} is not fetched from: {error}")
                 self._session.reset()
+                self._silence_ms = min(2 * self._silence_ms, self._silence_ms_max())
                 await self._pause()
                 continue
             if response is None:
                 self._session.reset()
                 self._lane = 1 - self._lane  # on this connection the next answer waits for that one
             else:
+                late_ms = self._host.monotonic_ms() - asked_ms - limits.wait_max_ms
+                self._silence_ms = max(SILENCE_MS, 2 * late_ms)
                 await self._take(response)
 
     async def _first(self, asking: asyncio.Future[FetchResponse]) -> FetchResponse | None:
@@ -236,9 +244,9 @@ class LeaderLoop:
             config["replica.fetch.max.bytes"],
         )
 
-    def _patience_ms(self) -> int:
-        """How long a leader may be silent: a connection that is lost, of which nobody is told, must
-        not cost the membership of the in-sync set."""
+    def _silence_ms_max(self) -> int:
+        """How long a leader may be silent at the most: a connection that is lost, of which nobody
+        is told, must not cost the membership of the in-sync set."""
         config = self._host.config
         lag_ms: int = config["replica.lag.time.max.ms"]
         timeout_ms: int = config["replica.socket.timeout.ms"]

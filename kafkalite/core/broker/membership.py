@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.broker.forwarding import forwarded, is_of_clients, result_of, wire_form
@@ -180,10 +181,12 @@ class Membership:
             return self._term.submit_for(asker, request)
         pending: Pending[Any] = Pending()
         if from_peer is None and is_of_clients(request):
-            self._spawn(self._complete(pending, request, self._forwarded_for_client(request)))
+            ask = partial(self._forwarded_for_client, request)
+            self._spawn(self._complete(pending, request, ask))
             return pending
         if from_peer is None and isinstance(request, Request) and self._controller_at is not None:
-            self._spawn(self._complete(pending, request, self._ask(request, "control", CONTROL_MS)))
+            ask = partial(self._ask, request, "control", CONTROL_MS)
+            self._spawn(self._complete(pending, request, ask))
             return pending
         words = f"broker {self._broker.node_id} is not the controller"
         refusal = ApiError(ErrorCode.NOT_CONTROLLER, words)
@@ -213,12 +216,15 @@ class Membership:
         return await forwarded(request, ask, CONTROL_MS)
 
     async def _complete(
-        self, pending: Pending[Any], request: ControllerRequest, asking: Coroutine[Any, Any, Any]
+        self,
+        pending: Pending[Any],
+        request: ControllerRequest,
+        ask: Callable[[], Coroutine[Any, Any, Any]],
     ) -> None:
-        """Completes `pending` with the answer of `asking`, or with a refusal in the form of one:
+        """Completes `pending` with the answer of `ask`, or with a refusal in the form of one:
         whoever waits for it asks for nothing else before."""
         try:
-            answer = await asking
+            answer = await ask()
         except KafkaliteError as error:
             refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             answer = Controller.refuse(request, refusal)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.broker.membership import Membership
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster import in_sync, partition_changes, registrations
 from kafkalite.core.replicas.follower import Follower, FollowerPhase
@@ -144,3 +145,14 @@ def joins_under_any_broker_epoch(patch: pytest.MonkeyPatch) -> None:
         return whole(tuple(replace(m, broker_epoch=NO_EPOCH) for m in members), leader, image)
 
     patch.setattr(in_sync, "_refused_brokers", refused)
+
+
+def counts_every_stop_as_clean(patch: pytest.MonkeyPatch) -> None:
+    """A broker that was killed, or has lost its disk, registers as one that closed its logs."""
+    whole = Membership._register
+
+    async def register(self: Membership) -> None:
+        self._is_settled = True
+        await whole(self)
+
+    patch.setattr(Membership, "_register", register)

@@ -1,8 +1,9 @@
 """Replication broken on purpose, and the histories that find each break.
 
-Three worlds, each of which runs one history a seed:
+Worlds, each of which runs one history a seed:
 
-    cluster      whole brokers, their network, coordination and clients: kafkalite.testing.lives
+    cluster      whole brokers, their network, coordination and clients: kafkalite.testing.lives,
+                 and histories with a plot: plots
     replicas     three replicas of a partition, real logs under both machines: test_convergence
     controller   the controller, its feed, and brokers as lists: test_controlled_world
 
@@ -19,6 +20,7 @@ import pytest
 import test_controlled_world as controller
 import test_convergence as replicas
 from breaks import Break
+from plots import last_member_loses_its_disk
 
 from kafkalite.testing.lives import lived
 
@@ -39,6 +41,13 @@ def fails_in_replicas(seed: int) -> bool:
     except AssertionError:
         return True
     return False
+
+
+def fails_where_the_last_member_loses_its_disk(seed: int) -> bool:
+    try:
+        return bool(last_member_loses_its_disk(seed))
+    except AssertionError:
+        return True
 
 
 def fails_in_the_controller(seed: int) -> bool:
@@ -63,6 +72,7 @@ def fails_in_the_controller(seed: int) -> bool:
         (fails_in_the_controller, breaks.elects_outside_the_in_sync_set, 5),
         (fails_in_the_controller, breaks.forgets_broker_epochs, 20),
         (fails_in_the_controller, breaks.joins_under_any_broker_epoch, 300),
+        (fails_where_the_last_member_loses_its_disk, breaks.counts_every_stop_as_clean, 2),
     ],
 )
 def test_a_break_is_found(
@@ -77,9 +87,9 @@ def test_a_break_is_found(
     ("broken", "first"),
     [
         (breaks.truncates_to_the_high_watermark, 10),
-        (breaks.counts_a_follower_too_early, 9),
-        (breaks.acknowledges_before_the_in_sync_set_has_it, 4),
-        (breaks.acknowledges_after_its_deposition, 7),
+        (breaks.counts_a_follower_too_early, 17),
+        (breaks.acknowledges_before_the_in_sync_set_has_it, 2),
+        (breaks.acknowledges_after_its_deposition, 3),
     ],
 )
 def test_a_break_is_found_in_a_whole_cluster(
