@@ -4,7 +4,7 @@
                                                              └── the throttle is taken off
 
 Owns   the throttle of a move: the settings of brokers and topics that it changes are put back,
-       also when the command is interrupted.
+       also when the command is interrupted. It says which could not be.
 Never  waits for a move that another request has replaced: it says so.
 Fails  with PlanError where no plan does what is asked; with ApiError for the first partition that
        the controller refuses.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.cli.cluster_state import ClusterState
-from kafkalite.cli.output import counted, emit, print_json, print_table, say, show_bytes
+from kafkalite.cli.output import counted, emit, print_json, print_table, say, show_bytes, warn
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode, KafkaliteError
 
@@ -213,9 +213,26 @@ async def _throttled(admin: Admin, plan: Plan, rate: int | None) -> AsyncIterato
         for resource, settings in wanted.items():
             await admin.alter_configs(resource, settings)
         yield
-    finally:
-        for resource, former in before.items():
+    except BaseException:
+        for words in await _put_back(admin, before):
+            warn(words)
+        raise
+    if left := await _put_back(admin, before):
+        raise KafkaliteError("; ".join(left))
+
+
+async def _put_back(
+    admin: Admin, before: Mapping[ConfigResource, Mapping[str, str | None]]
+) -> list[str]:
+    """Gives all settings their former values; an error text for each resource that refuses, as a
+    broker does that is down."""
+    left = []
+    for resource, former in before.items():
+        try:
             await admin.alter_configs(resource, former)
+        except KafkaliteError as error:
+            left.append(f"the throttle of {resource} is still set ({', '.join(former)}): {error}")
+    return left
 
 
 def _throttles(plan: Plan, rate: int) -> dict[ConfigResource, dict[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,10 @@ from typing import Any
 import pytest
 
 from kafkalite import EmbeddedBroker
+from kafkalite.cli import cluster_moves
 from kafkalite.cli.cluster_start import DEATHS_MAX, PAUSE_SECONDS_MAX, SOON_SECONDS, Restarts
+from kafkalite.clients.admin.client import ConfigResource, ResourceType
+from kafkalite.errors import BrokerUnavailable, KafkaliteError
 
 Run = Callable[..., Any]
 Refused = Callable[..., str]
@@ -55,6 +60,46 @@ def test_plans_of_one_broker(run: Run, topic: str) -> None:
     for command, words in refused:
         assert run("cluster", *command, code=1).err.endswith(words)
     assert "does not exist" in run("cluster", "move", f"{topic}-x", "--to", "1", code=1).err
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_throttle_is_taken_off_wherever_a_broker_answers(
+    is_interrupted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (ConfigResource(ResourceType.BROKER, name) for name in ("1", "2"))
+    set_now: dict[ConfigResource, Any] = {}
+
+    class Brokers:
+        async def alter_configs(self, resource: ConfigResource, settings: Any) -> None:
+            if resource == first and first in set_now:
+                raise BrokerUnavailable("nobody listens")
+            set_now[resource] = settings["rate"]
+
+    async def settings_now(*_: object) -> Any:
+        return {first: {"rate": None}, second: {"rate": None}}
+
+    wanted = {first: {"rate": "10"}, second: {"rate": "10"}}
+    monkeypatch.setattr(cluster_moves, "_throttles", lambda *_: wanted)
+    monkeypatch.setattr(cluster_moves, "_settings_now", settings_now)
+    admin, plan, words = (
+        Brokers(),
+        object(),
+        r"the throttle of broker 1 is still set \(rate\): nobo",
+    )
+
+    async def move() -> None:
+        async with cluster_moves._throttled(admin, plan, 10):  # type: ignore[arg-type]
+            if is_interrupted:
+                raise KeyboardInterrupt
+
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(move())
+        assert re.search(words, capsys.readouterr().err)
+    else:
+        with pytest.raises(KafkaliteError, match=words):
+            asyncio.run(move())
+    assert set_now == {first: "10", second: None}
 
 
 @pytest.mark.parametrize(
