@@ -208,13 +208,18 @@ class Coordinators(Generic[M]):
     # -- requests
 
     def handle(self, index: int, request: Any, context: RequestContext) -> Any:
-        """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
+        """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet.
+
+        Where replicas do not confirm this coordinator, clients look for another one after
+        NOT_COORDINATOR. COORDINATOR_NOT_AVAILABLE in an answer about offsets ends consumers of
+        aiokafka, of sarama and of older Java clients.
+        """
         coordinator = self.ready(index)
         if (must_be_by_all := self._certain.get(type(request))) is not None:
             now_ms, by_all = self._host.now().monotonic_ms, must_be_by_all(request)
             if not coordinator.partition.is_confirmed(now_ms, by_all=by_all):
                 words = f"{self.topic}-{index}: replicas do not confirm who leads"
-                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, words)
+                raise ApiError(ErrorCode.NOT_COORDINATOR, words)
         pending: Pending[Any] = Pending()
         self.step(coordinator, request, replace(context, token=pending))
         if pending.response is not None:

@@ -392,9 +392,9 @@ def test_a_coordinator_that_may_have_a_successor_calls_no_transaction_committed(
     place.until(lambda: code() is ErrorCode.NONE)
     place.isolate(1, from_clients=False)
     place.pass_seconds(3)
-    assert code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert code() is ErrorCode.NOT_COORDINATOR
     place.heal()
-    place.until(lambda: code() in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR))
+    place.until(lambda: code() is ErrorCode.NONE)
     place.check()
 
 
