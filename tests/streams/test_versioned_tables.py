@@ -98,6 +98,18 @@ def test_groups_and_tables_take_the_latest_updates_alone() -> None:
     assert driver.metrics()["dropped-records-total"] == 1
 
 
+@pytest.mark.parametrize("named", ["map", "both"])
+def test_below_a_named_map_a_filter_deletes_only_rows_that_were_there(named: str) -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    table = app.table("u", history=50).map(lambda v: v, name="kept")
+    large = table.filter(lambda v: v > 3, name="large" if named == "both" else None)
+    large.filter(lambda v: v != 9).to_stream().to("out")
+    driver = piped(app, ("u", "a", 1, 5), ("u", "b", 9, 5), ("u", "b", 7, 6), ("u", "b", 1, 7))
+    is_kept = [("b", 7), ("b", None)]
+    found = [(record.key, record.value) for record in driver.read("out")]
+    assert found == (is_kept if named == "both" else [("a", None), ("b", None), *is_kept])
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -141,6 +141,7 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
     call = row_caller(node, node.function, runtime.failures, _verdict)
     store = LatestRows(node, runtime) if node.named else None
+    tells_olds = _tells_olds(node)
 
     def passing(
         batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
@@ -159,7 +160,7 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
             batch = _through(passing, batch, with_olds=True)
         else:
             batch = store.through(passing, batch)
-        if batch.olds is not None and batch.latest is None:
+        if batch.olds is not None and tells_olds:
             assert batch.values is not None
             both = zip(batch.values, batch.olds, strict=True)
             batch = batch.where([new is not None or old is not None for new, old in both])
@@ -167,6 +168,15 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
             forward(batch)
 
     return run
+
+
+def _tells_olds(node: p.TableFilter | p.TableMap) -> bool:
+    """Whether updates say which row they replace: one of a versioned table may be no latest one,
+    and replaces none. A named filter or map below has the latest rows again."""
+    above = node.parent
+    if isinstance(above, p.TableFilter | p.TableMap) and not node.named:
+        return _tells_olds(above)
+    return p.history_of(above) is None
 
 
 def _verdict(function: Callable[..., Any]) -> Callable[..., bool]:
