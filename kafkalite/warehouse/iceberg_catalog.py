@@ -10,13 +10,14 @@ Fails  with StorageError if a catalog does not answer or refuses, and with Confi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitStateUnknownException, RESTError
+from pyiceberg.exceptions import CommitStateUnknownException, NotInstalledError, RESTError
 from requests.exceptions import RequestException
 
 from kafkalite.errors import ConfigError, StorageError
@@ -36,7 +37,7 @@ def catalog_of(table: Path, name: str | None, properties: Mapping[str, str]) -> 
     with catalog_answers(table):
         try:
             return load_catalog(name, **properties)
-        except ValueError as error:  # pyiceberg's word for what its configuration lacks
+        except (ValueError, NotInstalledError) as error:  # what its configuration or Python lacks
             raise ConfigError(f"--catalog {name}: {error}") from error
 
 
@@ -54,6 +55,14 @@ def catalog_answers(table: Path) -> Iterator[None]:
         ) from error
     except (RESTError, RequestException) as error:
         raise StorageError(f"table {table}: its catalog failed: {error}") from error
+    except _errors_of_aws() as error:
+        raise StorageError(f"table {table}: its catalog failed: {error}") from error
+
+
+def _errors_of_aws() -> tuple[type[Exception], ...]:
+    """What a client of Glue raises; nothing where none was made, as boto3 is large."""
+    errors = sys.modules.get("botocore.exceptions")
+    return () if errors is None else (errors.BotoCoreError, errors.ClientError)
 
 
 def note_catalog(table: Path, name: str | None) -> None:

@@ -90,6 +90,10 @@ def test_small_files_are_merged_and_older_snapshots_expire(make: Make) -> None:
 
 
 def test_rows_are_updated_and_deleted_wherever_a_load_breaks_off(make: Make) -> None:
+    check_rows_are_updated_and_deleted(make)
+
+
+def check_rows_are_updated_and_deleted(make: Make) -> None:
     topic = first_changes()
     for steps in (3, 5, 7, 9):
         load(make, topic).run()
@@ -115,6 +119,10 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(
 
 
 def test_of_two_writers_without_a_lock_one_commits(make: Make) -> None:
+    check_two_writers_without_a_lock(make)
+
+
+def check_two_writers_without_a_lock(make: Make) -> None:
     topic = MemoryTopic({0: 5})
     load(make, topic).run()
     slow = load(make, MemoryTopic({0: 9})).steps()
