@@ -89,7 +89,7 @@ SHAPES: Final = {
     "kafkalite registry start": "{url, log}",
     "kafkalite-streams run": (
         "{application_id, records, written, restored, dropped: [{reason, operator, records}], "
-        "seconds}; with Spark {application_id, records, micro_batches, seconds}"
+        "seconds}; with Spark {application_id, records, micro_batches, dropped, seconds}"
     ),
     "kafkalite-streams export-state": (
         "{application_id, moved, batch, tasks, rows, offsets: [{topic, partition, offset}]}"

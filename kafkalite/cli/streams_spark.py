@@ -138,6 +138,7 @@ def _tell(name: str, seen: Seen, seconds: float, is_caught_up: bool, *, json: bo
                 "application_id": name,
                 "records": seen.records,
                 "micro_batches": seen.micro_batches,
+                "dropped": seen.drops.document(),
                 "seconds": seconds,
             }
         )
@@ -147,6 +148,8 @@ def _tell(name: str, seen: Seen, seconds: float, is_caught_up: bool, *, json: bo
         f"{name}: {ending}: {seen.records:,} records in {seconds:.1f} s with Spark's start, "
         f"{seen.micro_batches:,} micro-batches"
     )
+    for line in seen.drops.lines():
+        typer.echo(f"{name}: {line}")
 
 
 def describe_on_spark(streams: Streams, form: str) -> str:

@@ -16,6 +16,7 @@ Fails  as the tasks do.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -29,6 +30,7 @@ from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.serde.registry import MemoryRegistry, SchemaRegistry
 from kafkalite.spark.topology.buckets import (
     BY_KEY,
+    LEFT_OUT,
     Maker,
     Row,
     Turn,
@@ -112,7 +114,8 @@ class Rehearsal:
         tables = {t: topics.get(t, 1) for table in plan.global_tables for t in table.topics}
         self.layout = Layout(stages, sources, {**topics, **counts}, tables=tables)
         self.now_ms = now_ms
-        self.drops = Drops()
+        self.drops = Drops()  # of the worker process, thrown-away work included
+        self.left_out = Drops()  # of the micro-batches
         self.log: dict[TopicPartition, list[Columns]] = {}
         registry = registry or MemoryRegistry()
         self._tables = TableCopies(plan, registry, self._range, self.drops)
@@ -229,6 +232,9 @@ class Rehearsal:
 
     def _send(self, row: Row) -> None:
         """What the sink does with a row."""
+        if row.topic == LEFT_OUT:
+            self.left_out.add_document(json.loads(row.packet))
+            return
         columns = unpack(row.packet)
         count = self.layout.partitions_of.get(row.topic, 1)
         if row.partition != BY_KEY:

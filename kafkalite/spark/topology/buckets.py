@@ -10,6 +10,9 @@ writer stay in order, and the writers take turns by the times of their records.
 The wall clock of a micro-batch is in each row, from the offsets that Spark has written down: a
 micro-batch that is repeated gives the same again.
 
+A task that left records out says so in one more row for the sink, so that a micro-batch has its
+counts however often it is repeated.
+
 Owns   the form of rows and the order in which a task takes them.
 Never  reads a clock. Pauses between tries of async functions are the caller's.
 Fails  with ProcessingError as a task does.
@@ -18,6 +21,8 @@ Fails  with ProcessingError as a task does.
 from __future__ import annotations
 
 import heapq
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -43,6 +48,7 @@ from kafkalite.streams.local.task import Task, TaskCommit
 
 BY_KEY: Final = -1  # the partition of records whose keys choose theirs
 TO_SINK: Final = "out "  # begins the key of rows for the sink; their writer follows
+LEFT_OUT: Final = "left out"  # the topic, which none can be called, of a row of such counts
 CLOCK: Final = ""  # the topic of the row with the time, idle inputs, and ends of global tables
 PACKET_BYTES: Final = 4 << 20
 RECORDS_MAX: Final = 10_000  # at a time, as the local engine
@@ -101,6 +107,13 @@ def clock_row(task: TaskId, turn: Turn) -> Row:
     tables = [[*tp, end] for tp, end in turn.tables.items()]
     packet = msgpack.packb([dict(turn.idle), tables])
     return Row(str(task), CLOCK, "", 0, BY_KEY, turn.now_ms, packet)
+
+
+def _left_out(task: TaskId, now_ms: int, drops: Drops) -> Iterator[Row]:
+    """The row by which a run counts what a task has left out in a micro-batch; none for nothing."""
+    if found := drops.document():
+        to, packet = f"{TO_SINK}{task}", json.dumps(found).encode()
+        yield Row(to, LEFT_OUT, str(task), 0, BY_KEY, now_ms, packet)
 
 
 def input_row(task: TaskId, topic: str, columns: Columns, now_ms: int) -> Row:
@@ -287,6 +300,7 @@ def read_rows(
     writer = Writer(maker.layout, task_id, turn.now_ms)
     maker.bring_tables(turn.tables, turn.now_ms)
     task = maker.task(task_id, drops)
+    before = Counter(drops.counts)
     try:
         begin(task, turn)
         one_by_one = len(turn.batches) == 1
@@ -297,6 +311,7 @@ def read_rows(
                 yield from writer.rows(task.drain())
         process_all(task, turn.now_ms)
         yield from writer.rows(finish(task, turn).outputs)
+        yield from _left_out(task_id, turn.now_ms, drops.since(before))
     finally:
         task.close()
 
@@ -315,6 +330,7 @@ def level_rows(
         yield from rows
         return
     maker.bring_tables(_tables_of(rows), rows[0].now_ms)
+    before = Counter(drops.counts)
     task = tasks.take(run, to, blobs, lambda: maker.task(task_id, drops))
     try:
         turn = turn_of(rows, task, maker.layout)
@@ -326,3 +342,4 @@ def level_rows(
         raise
     tasks.commit(run, to, blobs, task, changelog)
     yield from made
+    yield from _left_out(task_id, turn.now_ms, drops.since(before))

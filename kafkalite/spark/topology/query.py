@@ -26,6 +26,7 @@ from kafkalite.columnar.settings import ReadSettings
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import KafkaliteError
 from kafkalite.spark.failures import our_failures
+from kafkalite.spark.topology.buckets import LEFT_OUT
 from kafkalite.spark.topology.moving import sink_name
 from kafkalite.spark.topology.offsets import Progress
 from kafkalite.spark.topology.reader import SCHEMA, source_of
@@ -33,6 +34,7 @@ from kafkalite.spark.topology.shipping import Shipment
 from kafkalite.spark.topology.sink import SINK, STAY, TopologySink, stay_option
 from kafkalite.spark.topology.stages import Layout
 from kafkalite.spark.topology.stateful import Level
+from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.holder import Holder
 from kafkalite.streams.local.watermarks import MARKER_KEY
 
@@ -78,12 +80,22 @@ class Seen:
     first: Mapping[TopicPartition, int] | None = None
     last: Mapping[TopicPartition, int] = field(default_factory=dict)
     micro_batches: int = 0
+    drops: Drops = field(default_factory=Drops)
     _batch_id: int = -1
 
-    def note(self, progress: Mapping[str, Any] | None) -> None:
-        """Takes in the last progress that Spark reported."""
-        if progress is None or progress["batchId"] == self._batch_id:
+    def note(self, query: StreamingQuery) -> None:
+        """Takes in the micro-batches that Spark has reported since."""
+        last = query.lastProgress
+        if last is None or last["batchId"] <= self._batch_id:
             return
+        is_next = last["batchId"] == self._batch_id + 1
+        for progress in [last] if is_next else query.recentProgress:
+            if progress["batchId"] > self._batch_id:
+                self._note(progress)
+
+    def _note(self, progress: Mapping[str, Any]) -> None:
+        if "addBatch" not in progress["durationMs"]:
+            return  # nothing new: the number is that of the micro-batch to come
         (source,) = progress["sources"]
         end = Progress.load(_loaded(source["endOffset"]))
         if self.first is None:
@@ -91,14 +103,25 @@ class Seen:
             begun = end.begin or (Progress.load(start).offsets if start else None)
             self.first = end.offsets if begun is None else begun
         self.last = end.offsets
-        self.micro_batches += 1 if self._batch_id < 0 else progress["batchId"] - self._batch_id
+        self.micro_batches += 1
         self._batch_id = progress["batchId"]
+        for document in progress["observedMetrics"][LEFT_OUT][0]:
+            self.drops.add_document(json.loads(document))
 
     @property
     def records(self) -> int:
         """The offsets that were passed: records, and the ends of transactions."""
         first = self.first or {}
         return sum(offset - first.get(tp, 0) for tp, offset in self.last.items())
+
+
+def _observed(rows: DataFrame) -> DataFrame:
+    """The rows for the sink, while the query's progress gets the counts of records left out."""
+    from pyspark.sql import functions as f
+
+    is_count = f.col("topic") == LEFT_OUT
+    counts = f.collect_list(f.when(is_count, f.col("packet").cast("string")))
+    return rows.observe(LEFT_OUT, counts.alias("counts")).where(~is_count)
 
 
 def _loaded(offset: Any) -> Any:
@@ -157,12 +180,12 @@ class TopologyQuery:
         query = self._start(until_caught_up=until_caught_up)
         try:
             while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
-                self.seen.note(query.lastProgress)
+                self.seen.note(query)
                 if is_stopping():
                     break
         finally:
             query.stop()
-            self.seen.note(query.lastProgress)
+            self.seen.note(query)
 
     def _start(self, *, until_caught_up: bool) -> StreamingQuery:
         session, settings = self._session, self._settings
@@ -175,7 +198,8 @@ class TopologyQuery:
         for level in range(1, self._layout.stages.depth + 1):
             rows = self._level(rows, level)
         writer = (
-            rows.writeStream.format(SINK)
+            _observed(rows)
+            .writeStream.format(SINK)
             .queryName(self._name)
             .outputMode("append")
             .option("kafka.bootstrap.servers", self._shipment.servers)

@@ -48,7 +48,7 @@ _makers: dict[str, Maker] = {}
 
 
 def warn_of_drops(shipment: Shipment) -> None:
-    """Says which records were left out, at most once a minute: a worker has no summary."""
+    """Says which records were left out, at most once a minute; the run's summary has the counts."""
     if words := drops.warning(MACHINE.now_ms() / 1000):
         name = shipment.maker.layout.stages.plan.application_id
         log.warning("%s: %s", name, words)

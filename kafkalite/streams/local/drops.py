@@ -66,6 +66,12 @@ class Drops:
         self._next_warning = now + WARN_SECONDS
         return _spell(new)
 
+    def since(self, counts: Counter[Drop]) -> Drops:
+        """What was left out since the counts were these."""
+        new = Drops()
+        new.counts = self.counts - counts
+        return new
+
     def lines(self) -> list[str]:
         """A line for each reason and operator, the most frequent first."""
         return [

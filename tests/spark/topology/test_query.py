@@ -26,6 +26,8 @@ from kafkalite.streams import Streams, count, json, string, sum_, tumbling
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kafkalite.spark.topology.query import Seen
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),  # a JVM takes most of it
@@ -51,7 +53,9 @@ def write(address: str, topic: str, first: int, count: int) -> Counter[tuple[str
     return wanted
 
 
-def counting(name: str, source: str, sink: str, user: Callable[[Any], str]) -> Streams[str, Any]:
+def counting(
+    name: str, source: str, sink: str, user: Callable[[Any], str | None]
+) -> Streams[str, Any]:
     app: Streams[str, Any] = Streams(name, key=string(), value=json())
     # A run up to the end counts all partitions as idle then, so slower ones need a grace later.
     windows = app.stream(source).group_by(user).window(tumbling("10s", grace="1m"))
@@ -59,8 +63,8 @@ def counting(name: str, source: str, sink: str, user: Callable[[Any], str]) -> S
     return app
 
 
-def run(spark: SparkSession, app: Streams[str, Any], address: str, checkpoint: Path) -> int:
-    """Runs until caught up; returns the micro-batches."""
+def run(spark: SparkSession, app: Streams[str, Any], address: str, checkpoint: Path) -> Seen:
+    """Runs until caught up."""
     from kafkalite.spark.topology.preparing import prepare
     from kafkalite.spark.topology.query import QuerySettings, TopologyQuery
     from kafkalite.spark.topology.shipping import Shipment
@@ -70,7 +74,7 @@ def run(spark: SparkSession, app: Streams[str, Any], address: str, checkpoint: P
     shipment = Shipment.of(layout, address, sys.modules[__name__])
     query = TopologyQuery(spark, layout, shipment, QuerySettings(str(checkpoint)))
     query.run(lambda: False, until_caught_up=True)
-    return query.seen.micro_batches
+    return query.seen
 
 
 def counts(address: str, topic: str) -> dict[tuple[str, int], int]:
@@ -93,11 +97,11 @@ def test_counts_go_on_over_restarts_and_a_dead_worker(
     source, marker = make_topic(3), tmp_path / "killed"
     sink = f"{source}-counts"
 
-    def user(value: Any) -> str:
+    def user(value: Any) -> str | None:
         if not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return str(value["user"])
+        return None if value["user"] == "g" else str(value["user"])
 
     app = counting(f"app-{source}", source, sink, user)
     wanted = write(bootstrap, source, 0, 700)
@@ -105,11 +109,15 @@ def test_counts_go_on_over_restarts_and_a_dead_worker(
         run(spark, app, bootstrap, tmp_path / "checkpoint")
     assert marker.exists()
     assert not counts(bootstrap, sink)
-    run(spark, app, bootstrap, tmp_path / "checkpoint")
-    assert counts(bootstrap, sink) == wanted
-    wanted += write(bootstrap, source, 1_000, 350)
-    run(spark, app, bootstrap, tmp_path / "checkpoint")
-    assert counts(bootstrap, sink) == wanted
+    for more in (None, (1_000, 350)):
+        new = write(bootstrap, source, *more) if more else wanted
+        wanted = wanted + new if more else new
+        seen = run(spark, app, bootstrap, tmp_path / "checkpoint")
+        assert counts(bootstrap, sink) == {key: n for key, n in wanted.items() if key[0] != "g"}
+        (drop,) = seen.drops.document()
+        assert drop["reason"] == "null_key"
+        assert drop["records"] == sum(n for (user, _), n in new.items() if user == "g")
+        assert seen.records >= sum(new.values())
 
 
 def test_an_error_in_a_function_is_told_in_one_line(

@@ -12,6 +12,7 @@ import pytest
 from kafkalite.core.types import Columns
 from kafkalite.streams import json, string, tumbling
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.local.drops import Reason
 from kafkalite.testing.spark import Rehearsal
 
 Record = tuple[int, str, int]  # partition, user, timestamp
@@ -83,6 +84,27 @@ def test_repeated_micro_batches_and_dead_workers_change_nothing() -> None:
             results.append(sorted(counted(spark)))
     assert results[0] == results[1]
     assert results[0]
+
+
+def test_a_run_counts_records_left_out_once_however_often_a_micro_batch_is_repeated() -> None:
+    app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
+    named = app.stream("in").filter(
+        lambda value: bool(value["user"] != "b" or {}["b"]), on_error="skip"
+    )
+    named.group_by(
+        lambda value: value["user"] if value["user"] != "a" else None
+    ).count().to_stream().to("out")
+    made, random = records(seed=10), Random(11)
+    with Rehearsal(app, {"in": 3, "out": 2}, seed=5) as spark:
+        write(spark, made)
+        while spark.lag:
+            if random.random() < 0.5:
+                spark.forget_tasks()
+            spark.micro_batch(20, repeats=random.randrange(3))
+        wanted = Counter(user for _, user, _ in made)
+        found = {drop.reason: records for drop, records in spark.left_out.counts.items()}
+        assert found == {Reason.SKIP: wanted["b"], Reason.NULL_KEY: wanted["a"]}
+        assert sum(spark.drops.counts.values()) > sum(found.values()), "none was repeated"
 
 
 def test_the_second_level_counts_the_rows_of_the_first() -> None:
