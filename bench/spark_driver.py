@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OURS: Final = "kafkalite"
 HZ: Final = os.sysconf("SC_CLK_TCK")
+COLUMNS: Final = ("partition", "offset", "timestamp", "value")  # those that a stream's query takes
 FRAME_BYTES: Final = 5  # before a value of Avro: a zero and the number of its schema
 Stat = tuple[int, float]  # the parent, and the CPU seconds of a process and its reaped children
 
@@ -66,11 +67,6 @@ class Driver:
         self.jvm = int(jvm.java.lang.ProcessHandle.current().pid())
 
     def _session(self, jars: str) -> SparkSession:
-        if self.form == OURS:
-            import kafkalite.spark  # noqa: F401 (names this Python to Spark's workers)
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder.master("local[2]").appName("bench")
         settings = {
             "spark.driver.memory": "4g",
             "spark.ui.enabled": "false",
@@ -84,11 +80,21 @@ class Driver:
         }
         if jars:
             settings["spark.jars"] = jars
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        session = self._made(settings)
         session.sparkContext.setLogLevel("ERROR")
         return session
+
+    def _made(self, settings: dict[str, str]) -> SparkSession:
+        if self.form == OURS:
+            import kafkalite.spark
+
+            return kafkalite.spark.session("bench", master="local[2]", settings=settings)
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[2]").appName("bench")
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
 
     def run(self, case: dict[str, Any]) -> dict[str, Any]:
         """The figures of one case; its action is a method of this class."""
@@ -119,8 +125,10 @@ class Driver:
 
     def do_stream(self, topic: str, sink: str) -> dict[str, Any]:
         """What is there, as a stream, thrown away or into Parquet."""
-        columns = ("partition", "offset", "timestamp", "CAST(value AS STRING) AS v")
-        writer = self._stream(topic).selectExpr(*columns).writeStream.format(sink)
+        named = {"columns": ",".join(COLUMNS)} if self.form == OURS else {}
+        rows = self._stream(topic, **named)
+        columns = (*COLUMNS[:-1], "CAST(value AS STRING) AS v")
+        writer = rows.selectExpr(*columns).writeStream.format(sink)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         if sink == "parquet":
             writer = writer.option("path", self._out())
@@ -131,7 +139,8 @@ class Driver:
     def do_avro_parquet(self, topic: str, schema: str) -> dict[str, Any]:
         """Values of Avro as typed columns, into Parquet."""
         if self.form == OURS:
-            rows = self._read(topic, **{"value.format": "avro"}).select("value.*")
+            options = {"value.format": "avro", "columns": "value"}
+            rows = self._read(topic, **options).select("value.*")
         else:
             from pyspark.sql.avro.functions import from_avro
             from pyspark.sql.functions import expr

@@ -73,6 +73,16 @@ class Binary:
         return binary(column)
 
 
+class Unwanted:
+    """Bytes that nobody asks for: nulls in their place."""
+
+    type = pa.null()
+
+    def arrow(self, topic: str, column: Sequence[bytes | None]) -> pa.Array:
+        """As many nulls."""
+        return pa.nulls(len(column))
+
+
 class Text:
     """UTF-8."""
 

@@ -45,21 +45,32 @@ def arrow_schema(
 
 
 def source_batch(decoded: Decoded, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of the source from decoded rows."""
+    """The columns of the source from decoded rows, those of `schema`."""
+    arrays = [_column(name, decoded) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(name: str, decoded: Decoded) -> pa.Array:
     rows = decoded.rows
     n = len(rows)
-    arrays = [
-        decoded.key,
-        decoded.value,
-        _repeated(rows.topic, pa.string(), n),
-        _repeated(rows.partition, pa.int32(), n),
-        integers(rows.offsets),
-        _timestamps(decoded),
-        _repeated(int(rows.timestamp_type), pa.int32(), n),
-    ]
-    if "headers" in schema.names:
-        arrays.append(header_lists(rows.columns.headers, n))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    match name:
+        case "key":
+            return decoded.key
+        case "value":
+            return decoded.value
+        case "topic":
+            return _repeated(rows.topic, pa.string(), n)
+        case "partition":
+            return _repeated(rows.partition, pa.int32(), n)
+        case "offset":
+            return integers(rows.offsets)
+        case "timestamp":
+            return _timestamps(decoded)
+        case "timestampType":
+            return _repeated(int(rows.timestamp_type), pa.int32(), n)
+        case "headers":
+            return header_lists(rows.columns.headers, n)
+    raise AssertionError(f"{name} is no column of the source")
 
 
 def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:

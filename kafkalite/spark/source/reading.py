@@ -60,20 +60,25 @@ class Reading:
         """The columns that the source gives."""
         from kafkalite.columnar.source_rows import arrow_schema
 
-        options = self.options
-        value = value_type(options, self.schema)
-        return arrow_schema(options.key_format, value, headers=options.include_headers)
+        wanted = self.options.columns
+        value = value_type(self.options, self.schema) if "value" in wanted else pa.null()
+        whole = arrow_schema(self.options.key_format, value, headers="headers" in wanted)
+        return pa.schema([whole.field(name) for name in wanted])
 
     def decoder(self) -> Decoder:
         """How the bytes of records become the columns."""
         from kafkalite.columnar.decoding import Decoder
-        from kafkalite.columnar.formats import key_format
+        from kafkalite.columnar.formats import Unwanted, key_format
 
         options = self.options
-        values = value_format(options, self.schema)
-        return Decoder(key_format(options.key_format), values, on_error=options.on_error)
+        wanted = options.columns
+        keys = key_format(options.key_format) if "key" in wanted else Unwanted()
+        values = value_format(options, self.schema) if "value" in wanted else Unwanted()
+        return Decoder(keys, values, on_error=options.on_error)
 
     def _found_schema(self) -> str | None:
+        if "value" not in self.options.columns:
+            return None
         if self.options.infer_records is None:
             return given_schema(self.options)
         from kafkalite.columnar.sampling import sampled_columns
