@@ -96,7 +96,7 @@ class EmbeddedCluster:
         self._listen = _addresses(listen, brokers)
         self._brokers: dict[int, EmbeddedBroker] = {}
         self._lock = _lock(self.data_dir)
-        self._turn, self._is_closing = threading.Lock(), False  # of whoever starts a child
+        self._turn, self._is_closing = threading.Lock(), False  # for the start of a child
         self.zookeeper: ZooKeeper | None = None
         try:
             self.zookeeper = self._new_zookeeper()

@@ -72,12 +72,12 @@ def status(
     """
     from kafkalite.cli.cluster_state import read_settled, read_state
 
-    told = _document(ask(bootstrap_servers, read_settled if wait else read_state))
+    report = _document(ask(bootstrap_servers, read_settled if wait else read_state))
     if json:
-        print_json(told)
+        print_json(report)
     else:
-        _print(told)
-    if told["offline"]:
+        _print(report)
+    if report["offline"]:
         raise typer.Exit(1)
 
 
@@ -136,39 +136,39 @@ def _document(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def _print(told: dict[str, Any]) -> None:
-    up = sum(broker["is_up"] for broker in told["brokers"])
+def _print(report: dict[str, Any]) -> None:
+    up = sum(broker["is_up"] for broker in report["brokers"])
     emit(
-        f"cluster {told['cluster_id']}, controller {told['controller']}, "
-        f"{counted(up, 'broker')} up of {len(told['brokers'])}"
+        f"cluster {report['cluster_id']}, controller {report['controller']}, "
+        f"{counted(up, 'broker')} up of {len(report['brokers'])}"
     )
     emit(
-        f"{counted(told['topics'], 'topic')} and {told['internal_topics']} internal, "
-        f"{counted(told['partitions'], 'partition')}, {told['offline']} offline, "
-        f"{told['under_replicated']} under-replicated, {told['below_min_isr']} below min ISR, "
-        f"{len(told['moves'])} moving"
+        f"{counted(report['topics'], 'topic')} and {report['internal_topics']} internal, "
+        f"{counted(report['partitions'], 'partition')}, {report['offline']} offline, "
+        f"{report['under_replicated']} under-replicated, {report['below_min_isr']} below min ISR, "
+        f"{len(report['moves'])} moving"
     )
     columns = ["address", "rack", "leaders", "preferred_leaders", "replicas", "out_of_sync"]
     print_table(
         ["broker", "address", "rack", "leads", "preferred leader of", "replicas", "out of sync"],
-        [[b["id"], *(b[c] for c in columns)] for b in told["brokers"]],
+        [[b["id"], *(b[c] for c in columns)] for b in report["brokers"]],
     )
-    if told["troubles"]:
+    if report["troubles"]:
         emit("")
         columns = ["troubles", "leader", "replicas", "isr", "min_isr"]
         print_table(
             ["partition", *columns],
             [
                 [f"{p['topic']}-{p['partition']}", *(p[c] for c in columns)]
-                for p in told["troubles"]
+                for p in report["troubles"]
             ],
         )
-    if told["moves"]:
+    if report["moves"]:
         emit("")
         columns = ["replicas", "adding", "removing"]
         print_table(
             ["moving", *columns],
-            [[f"{p['topic']}-{p['partition']}", *(p[c] for c in columns)] for p in told["moves"]],
+            [[f"{p['topic']}-{p['partition']}", *(p[c] for c in columns)] for p in report["moves"]],
         )
 
 

@@ -114,8 +114,8 @@ class LeaderLoop:
         self._silence_ms = SILENCE_MS
 
     def follow(self, followed: dict[Key, Partition]) -> None:
-        """What is to be fetched from now on. A request that waits for records of other partitions
-        is not waited for where something is to be fetched otherwise."""
+        """Fetches these partitions from now on. If one of them is new, or has another leader epoch,
+        the request under way is given up: it may wait for records of the others."""
         positions = self._session.positions
         is_other = followed.keys() != self.followed.keys()
         for key, partition in followed.items():
@@ -161,7 +161,7 @@ class LeaderLoop:
                 await self._take(response)
 
     async def _first(self, asking: asyncio.Future[FetchResponse]) -> FetchResponse | None:
-        """The answer; None if something is to be fetched otherwise before it comes."""
+        """The answer; None if `follow` gives the request up before it comes."""
         waking = asyncio.ensure_future(self._woken.wait())
         try:
             await asyncio.wait((asking, waking), return_when=asyncio.FIRST_COMPLETED)
@@ -245,15 +245,15 @@ class LeaderLoop:
         )
 
     def _silence_ms_max(self) -> int:
-        """How long a leader may be silent at the most: a connection that is lost, of which nobody
-        is told, must not cost the membership of the in-sync set."""
+        """How long a leader may be silent at the most. A connection that broke without a reset must
+        be noticed before this follower leaves the in-sync set for it."""
         config = self._host.config
         lag_ms: int = config["replica.lag.time.max.ms"]
         timeout_ms: int = config["replica.socket.timeout.ms"]
         return min(timeout_ms, max(1, lag_ms // 2))
 
     async def _pause(self) -> None:
-        """Waits until something is to be fetched otherwise, PAUSE_MS at the most."""
+        """Waits until `follow` changes the partitions, PAUSE_MS at the most."""
         try:
             async with asyncio.timeout(PAUSE_MS / 1_000):
                 await self._woken.wait()

@@ -67,7 +67,7 @@ class KeptAnswers:
             self.clear()
 
     def clear(self) -> None:
-        """Forgets all answers: what they tell is another."""
+        """Forgets all answers: the state that they describe is over."""
         self.state += 1
         self._answers.clear()
         self._bytes = 0

@@ -221,8 +221,8 @@ class Membership:
         request: ControllerRequest,
         ask: Callable[[], Coroutine[Any, Any, Any]],
     ) -> None:
-        """Completes `pending` with the answer of `ask`, or with a refusal in the form of one:
-        whoever waits for it asks for nothing else before."""
+        """Completes `pending` with the answer of `ask`, or with a refusal in the form of one.
+        Leaders that wait for an answer ask for no other change before."""
         try:
             answer = await ask()
         except KafkaliteError as error:

@@ -17,7 +17,7 @@ from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import FollowMetadataRequest, FollowMetadataResponse
 
 PEER_CLIENT: Final = "kafkalite-broker-"  # how the client ids of brokers begin
-NOBODY: Final = -1  # a broker that has none of our numbers
+NOBODY: Final = -1  # a peer whose client id has no number
 
 
 class Steering(Protocol):

@@ -81,8 +81,8 @@ class Waiting:
         """Calls `then` once the high watermark has reached `offset`, at once if it has. Callbacks
         run in the order of their offsets.
 
-        `otherwise` where that says nothing: the log has failed, the topic is gone, another leader
-        epoch has begun, or too few replicas are in sync by then.
+        Calls `otherwise` if the records may be lost: the log has failed, the topic is gone, another
+        leader epoch has begun, or too few replicas are in sync by then.
         """
         is_committed = partition.log.high_watermark >= offset
         if is_committed and not self._finished:
@@ -104,8 +104,8 @@ class Waiting:
             self._finish((operation,))
             return
         if not self.purgatory.park(operation, (key,), NEVER_MS):
-            # The records are appended, and must be told of: requests that could have waited longer
-            # are answered now, with what there is.
+            # The records are appended, so their callback must have room: requests that could have
+            # waited longer are answered now, with what there is.
             first_deadline_ms = self.purgatory.next_deadline_ms()
             assert first_deadline_ms is not None, "nothing waits, and there is no room"
             self._finish(self.purgatory.expire(first_deadline_ms))
@@ -136,11 +136,12 @@ class Waiting:
             self._finish(self.purgatory.advance(where, partition.log.high_watermark))
 
     def failed(self, partition: Partition) -> None:
-        """Nothing that is waited for will come: the log has failed."""
+        """The log has failed: requests that wait for its records are answered."""
         self.gone(partition)
 
     def gone(self, partition: Partition) -> None:
-        """The same of a partition that is no more, or is led elsewhere, or in another epoch."""
+        """The partition was deleted, or is led elsewhere or in another epoch: requests that wait
+        for its records are answered."""
         partition.changed(UNREACHABLE)
         self._finish(self.purgatory.drop(partition.topic_partition))
 

@@ -93,7 +93,7 @@ class ControllerQueue:
             self._taking = asyncio.create_task(self._take(request, pending))
             try:
                 await asyncio.shield(self._taking)
-            except Exception:  # whoever heard the answer failed: the others still wait for theirs
+            except Exception:  # the receiver of the answer failed: others still wait for theirs
                 log.exception("an answer of the controller")
 
     async def _settle(self) -> None:

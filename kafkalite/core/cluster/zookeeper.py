@@ -170,7 +170,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Watch:
-    """The watchers of one path, and whether ZooKeeper is being asked to tell of it."""
+    """The watchers of one path, and whether a watch at ZooKeeper is being set for them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -506,7 +506,7 @@ class ZooKeeperCoordination:
     # -- watches
 
     def _arm(self, watch: _Watch, *, is_heard: bool) -> None:
-        """Asks ZooKeeper to tell of the next change; calls the watchers then if `is_heard`."""
+        """Sets a watch at ZooKeeper for the next change; calls the watchers then if `is_heard`."""
         if watch.is_arming:
             watch.fired_again = True
             return

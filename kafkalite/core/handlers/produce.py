@@ -65,9 +65,9 @@ CODEC: Final = 0x07
 TRANSACTIONAL: Final = 0x10
 FRESH_BYTES_MAX: Final = LARGE_RECORDS_BYTES  # of a batch that readers are given from memory
 ZSTD_V: Final = 7
-ADMIN_CLIENT_ID: Final = "__admin_client"  # whom Kafka lets write internal topics
+ADMIN_CLIENT_ID: Final = "__admin_client"  # Kafka lets it write to internal topics
 
-# What the log refuses for what a batch says, not for its size or form: it tells where it begins.
+# Errors caused by a batch's content. The response then names the log start offset.
 OF_THE_BATCH: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,

@@ -120,9 +120,9 @@ class Alterations:
             other = response.error_code
         else:
             for topic in response.topics:
-                for told in topic.partitions:
-                    altered = Altered(told.leader_epoch, told.partition_epoch, told.isr)
-                    answers[topic.topic_id, told.partition_index] = told.error_code or altered
+                for each in topic.partitions:
+                    altered = Altered(each.leader_epoch, each.partition_epoch, each.isr)
+                    answers[topic.topic_id, each.partition_index] = each.error_code or altered
         self._is_asking = False
         self._go_on()
         for key, question in sent.items():

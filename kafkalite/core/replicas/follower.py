@@ -209,8 +209,8 @@ class Follower:
         return len(answer.records) > 0 and base_offset < asked.fetch_offset
 
     def _cut(self, answer: LeaderAnswer, log: FollowedLog, now_ms: int) -> Outcome[Any]:
-        """The end of the history that both logs have, as far as both tell. Where ours does not
-        know the leader's epoch, it may part from it in any record of a later epoch."""
+        """Cuts the log at the end of the common history, as far as both logs know it. If ours does
+        not know the leader's epoch, any of its later records may be another's."""
         leader_epoch, leader_end = answer.diverging_epoch, answer.diverging_end_offset
         _, own_end = log.end_offset_for_epoch(leader_epoch)
         offset = leader_end if own_end == NO_OFFSET else min(own_end, leader_end)

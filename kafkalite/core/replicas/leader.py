@@ -36,8 +36,8 @@ RETRY_MS: Final = 200  # after an answer that says nothing about the change itse
 
 # The controller has refused the change as it is; another one may do.
 REVERTED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-# The leader is not what it believes to be: the image will tell. Until then all members count, of
-# the set in force and of the one asked for, as either may be the controller's.
+# The leader is out of date, and its next image settles the change. Until then the members of both
+# sets count, of the one in force and of the one asked for: either may be the controller's.
 AWAITS_IMAGE: Final = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -51,8 +51,8 @@ AWAITS_IMAGE: Final = frozenset(
 
 
 class InSyncReplica(NamedTuple):
-    """A member of an in-sync set, in the life of its broker that fetched. Of the leader's own
-    broker it does not know the epoch, which the sender does."""
+    """A member of an in-sync set, and the broker epoch under which it fetched. The epoch of the
+    leader's own broker is filled in by the sender of the question."""
 
     node_id: int
     broker_epoch: int = NO_BROKER_EPOCH
@@ -225,10 +225,11 @@ class Leader:
             state.caught_up_ms = max(state.caught_up_ms, fetched_ms)
 
     def is_confirmed(self, since_ms: int, *, by_all: bool) -> bool:
-        """Whether those that may be in the in-sync set have fetched since then, all of them or any.
+        """Whether members of the maximal in-sync set have fetched since then: all, or one at least.
 
-        One of them would lead in the place of this broker, and fetch no more. A single one may be
-        cut off together with it; but all are not heard of where one is merely paused.
+        A successor would be one of these members, and fetch no more from this broker. So there is
+        none if all fetch; but they do not while one is merely paused. If one fetches, it may be cut
+        off together with this broker.
         """
         known = self.followers
         fetched = [
@@ -238,7 +239,7 @@ class Leader:
         return not fetched or (all(fetched) if by_all else any(fetched))
 
     def tick(self, now_ms: int, eligible: Mapping[int, int] | None = None) -> Outcome[Any]:
-        """Finds followers that lag, and repeats what was asked for in vain. `eligible` are the
+        """Finds followers that lag, and repeats a question without an answer. `eligible` are the
         brokers that may be in an in-sync set, with their epochs; None: not known."""
         for node in self.in_sync_replicas:
             state = self.followers.get(node)

@@ -129,7 +129,7 @@ class Partition:
     def append_validated(
         self, records: Batch, now_ms: int, *, from_client: bool = True
     ) -> Appended:
-        """The same, where nothing has changed since `validated` asked whether it may be done."""
+        """Appends one batch as the leader, as long as what `validated` has checked still holds."""
         replication, log = self.replication, self.log
         appended = log.append_as_leader(
             records, replication.leader_epoch, now_ms, from_client=from_client
@@ -143,8 +143,8 @@ class Partition:
     # -- replication
 
     def why_unsafe(self, leader_epoch: int) -> ApiError | None:
-        """Why a record that was appended in `leader_epoch`, and is below the high watermark now, is
-        not to be called safe; None if it is."""
+        """Why a record of `leader_epoch` must not be acknowledged, though the high watermark has
+        passed its offset; None if it may be."""
         replication = self.replication
         if replication.is_alone and replication.leader_epoch == leader_epoch:
             return None  # as always on one node
@@ -158,7 +158,7 @@ class Partition:
         return None
 
     def advance(self) -> bool:
-        """More of the log counts than before: it was flushed. True if the high watermark moved."""
+        """The log was flushed, so more of it may be committed. True if the high watermark moved."""
         if self.replication.leader is None:
             return False
         self.replication.leader.appended(self.log.acknowledged_end)
@@ -219,9 +219,8 @@ class Partition:
         return change
 
     def is_confirmed(self, now_ms: int, *, by_all: bool) -> bool:
-        """Whether this broker was the leader CONFIRMED_MS ago, beyond what it believes itself: it
-        may have been paused, or cut off, and may not know its successor yet. `Leader.is_confirmed`
-        has the difference that `by_all` makes."""
+        """Whether replicas confirm that this broker still led CONFIRMED_MS ago: it may have been
+        paused or cut off, and not know its successor yet. `by_all` as in `Leader.is_confirmed`."""
         leader = self.replication.leader
         if leader is None or self.replication.is_alone:
             return leader is not None
@@ -237,8 +236,8 @@ class Partition:
         return follower.wanted(self.log, now_ms)
 
     def answered(self, asked: Position, answer: LeaderAnswer, logs: LogStore, now: Now) -> Followed:
-        """The leader has answered: the log gets its records, or is cut. What the answer does not
-        fit any more is left alone; why nothing came of it is in the follower's `why`."""
+        """The leader has answered: the log gets its records, or is cut. An answer to an earlier
+        position changes nothing. After a failure the follower's `why` has the reason."""
         follower = self.replication.follower
         if follower is None or self.log.failure is not None:
             return Followed()

@@ -1,4 +1,4 @@
-"""Markers: how a partition is told that a producer's transaction is committed or aborted.   [D]
+"""Markers: the ends of producers' transactions, written into the partitions' logs.          [D]
 
     coordinator ──> write ──> the partitions held here: one control batch each ──> done(errors)
 
@@ -33,8 +33,8 @@ from kafkalite.errors import ApiError, ErrorCode
 NO_EPOCHS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 MARKERS_PER_SLICE: Final = 16  # some 0.2 ms each where the log has to be opened
 SLICE_MS: Final = 4  # a slice ends then, too: where a marker makes its log's first file
-# What a marker makes readable are not its own bytes but those of the whole transaction before it:
-# whoever waits looks again, and goes on waiting if it is not enough.
+# A marker makes the whole transaction before it readable, not only its own bytes. Readers that wait
+# look again, and wait on if that is not enough.
 ALL_THERE_IS: Final = 1 << 40
 
 
@@ -71,10 +71,10 @@ class LocalMarkers:
         self._senders: dict[int, tuple[int, int]] = {}  # by broker: epoch and number, see `admits`
 
     def admits(self, broker_id: int, broker_epoch: int, number: int) -> bool:
-        """Whether a broker's request is to be carried out: no later one of that broker has come.
+        """Whether to carry out a broker's request: not if a later one of that broker came before.
 
-        A request that its sender has given up may lie about in the network. Its transaction has
-        ended since, and its marker would end the producer's next one.
+        A request that its sender has given up may arrive late. Its transaction has ended since, and
+        its marker would end the producer's next one.
         """
         if broker_id < 0:
             return True

@@ -32,7 +32,7 @@ from kafkalite.core.transactions.coordinator import (
 from kafkalite.core.transactions.marker_queues import Errors, Marker
 from kafkalite.core.transactions.markers import MarkerWriter
 from kafkalite.core.transactions.transaction import ProducerIdentity
-from kafkalite.core.transactions.verification import MAY_PASS, Verification, Verifications
+from kafkalite.core.transactions.verification import TRANSIENT, Verification, Verifications
 from kafkalite.core.types import NO_EPOCH, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -77,8 +77,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
     def ask_about_batch(
         self, transactional_id: str, partition: Partition, batch: Buffer
     ) -> Verification | None:
-        """A question to another broker, which alone knows what `check_batch` is to tell. None:
-        this broker does, or nobody is asked about such a batch."""
+        """Asks the coordinator on another broker what `check_batch` must know. None if the
+        coordinator is here, or such a batch needs no question."""
         if self.verifier is None or len(batch) < IDENTITY_END:
             return None
         identity = ProducerIdentity(*_IDENTITY.unpack_from(batch, IDENTITY_START))
@@ -136,7 +136,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         if partition.log.producers.is_in_transaction(*identity):
             return
         code = self.verify(transactional_id, identity, partition.topic_partition)
-        if code in MAY_PASS:
+        if code in TRANSIENT:
             code = try_again
         if code:
             raise ApiError(

@@ -23,8 +23,8 @@ from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
-# What says nothing about the transaction: nobody can tell now.
-MAY_PASS: Final = frozenset(
+# Answers that say nothing about the transaction: the coordinator was not asked, or cannot know yet.
+TRANSIENT: Final = frozenset(
     {
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -58,7 +58,7 @@ class Verification:
         it could not say, or its answer has become old."""
         code = self.answer.response
         is_old = self.leader_epoch != self.replication.leader_epoch
-        if code is None or code in MAY_PASS or is_old or self.is_overtaken:
+        if code is None or code in TRANSIENT or is_old or self.is_overtaken:
             code = try_again
         if code:
             identity = self.identity
