@@ -1,8 +1,10 @@
 """Which replica a consumer reads: the leader, or a follower in the consumer's rack.         [P]
 
-    leader in the rack            the leader
-    followers with the offset in it  the one with the longest log; then the latest to catch up
-    nobody                        the leader
+    leader in the rack                         the leader
+    followers in it, in sync, with the offset  the longest log; then the latest to catch up
+    nobody                                     the leader
+
+A follower that is out of sync may fall ever further behind, and its consumers with it.
 
 Owns   the rule; `RACK_AWARE` is the class of Apache Kafka by whose name the setting asks for it.
 Source KIP-392; apache/kafka `RackAwareReplicaSelector`, `ReplicaManager.findPreferredReadReplica`.
@@ -29,6 +31,7 @@ def preferred_read_replica(
         (state.log_end_offset, state.caught_up_ms, node)
         for node, state in leader.followers.items()
         if racks.get(node) == rack
+        and node in leader.in_sync_replicas
         and state.log_start_offset <= fetch_offset <= state.log_end_offset
     ]
     return max(near)[2] if near else None

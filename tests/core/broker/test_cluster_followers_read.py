@@ -115,6 +115,17 @@ def test_the_longest_log_in_the_rack_is_preferred() -> None:
     assert preferred_read_replica(leader, "b", {1: "a", 3: "b"}, 9) == 3, "of those in reach"
 
 
+def test_no_consumer_is_sent_to_a_follower_that_is_out_of_sync() -> None:
+    """It may fall ever further behind."""
+    from kafkalite.core.cluster.image import PartitionImage
+
+    leader, racks = leader_of((2, 10, 0), (3, 10, 0)), {1: "a", 2: "b", 3: "c"}
+    assert preferred_read_replica(leader, "b", racks, 5) == 2
+    leader.replay(PartitionImage((1, 2, 3), 1, 0, (1, 3), 1), 5)
+    assert preferred_read_replica(leader, "b", racks, 5) is None
+    assert preferred_read_replica(leader, "c", racks, 5) == 3
+
+
 def test_another_selector_is_refused() -> None:
     from kafkalite.core.config.settings import BrokerConfig
 
