@@ -484,16 +484,7 @@ class _Fetching:
         if preferred is None:
             return None
         self.has_more = True  # nothing is waited for
-        log = partition.log
-        return PartitionData(
-            wanted.partition,
-            ErrorCode.NONE,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
-            preferred_read_replica=preferred,
-            records=b"",
-        )
+        return replace(_without_records(partition), preferred_read_replica=preferred)
 
     def _lineage(
         self, partition: Partition, wanted: FetchPartition, *, only_leader: bool
@@ -502,18 +493,9 @@ class _Fetching:
         follower's leader learns how far it is. ApiError."""
         partition.replication.check_reader(wanted.current_leader_epoch, only_leader=only_leader)
         parts_at = partition.check_lineage(wanted.last_fetched_epoch, wanted.fetch_offset)
-        log = partition.log
         if parts_at is not None:
             self.has_errors = True  # nothing is waited for
-            return PartitionData(
-                wanted.partition,
-                ErrorCode.NONE,
-                log.high_watermark,
-                log.last_stable_offset,
-                log.log_start_offset,
-                EpochEndOffset(*parts_at),
-                records=b"",
-            )
+            return replace(_without_records(partition), diverging_epoch=EpochEndOffset(*parts_at))
         replica = self.opened.reading.replica
         if replica is not None and self.notes_followers:
             self.broker.follower_fetched(
@@ -573,6 +555,19 @@ def _framed(
         aborted is not None,
         records,  # type: ignore[arg-type]
         records_size(records),
+    )
+
+
+def _without_records(partition: Partition) -> PartitionData:
+    """The answer about a partition whose records the reader does not get."""
+    log = partition.log
+    return PartitionData(
+        partition.topic_partition.partition,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        records=b"",
     )
 
 
