@@ -37,7 +37,8 @@ from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.log.port import WAITING_THREADS_MAX, Storage
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.server.limits import ServerLimits
+from kafkalite.core.server.server import Server
 from kafkalite.errors import ConfigError, StorageError
 from kafkalite.ports import MACHINE, HeldStorage, Ports, with_zookeeper
 

@@ -27,8 +27,9 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
+from kafkalite.core.server.limits import ServerLimits
 from kafkalite.core.server.network import SocketNetwork
-from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.server.server import Server
 from kafkalite.core.sockets import connect
 from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import ApiError, BrokerUnavailable

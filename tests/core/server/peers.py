@@ -21,8 +21,9 @@ from kafkalite.core.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from kafkalite.core.server.limits import ServerLimits
 from kafkalite.core.server.network import SocketNetwork
-from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.server.server import Server
 from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import UnanswerableError
 

@@ -23,7 +23,7 @@ from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.protocol.usual_requests import NATIVE
-from kafkalite.core.server import server
+from kafkalite.core.server import connection, server
 from kafkalite.core.types import DEFAULT_LISTENER, Columns
 from kafkalite.node import Node, start_node
 
@@ -71,7 +71,7 @@ class Peer:
         self.wire = Wire()
         self.broker = node.broker
         loop = asyncio.get_running_loop()
-        self.connection = server._Connection(node._server, loop, DEFAULT_LISTENER)
+        self.connection = connection.Connection(node._server, loop, DEFAULT_LISTENER)
         self.connection.connection_made(self.wire)
         self.frames = ClientConnection("test")
 

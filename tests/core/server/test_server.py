@@ -24,14 +24,11 @@ from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server import server as server_module
 from kafkalite.core.server.ahead import WRITES_MAX
+from kafkalite.core.server.connection import REQUESTS_PER_TURN
+from kafkalite.core.server.limits import ServerLimits
 from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.outbox import INLINE_BYTES_MAX, Outbox
-from kafkalite.core.server.server import (
-    CONNECTIONS_PER_TURN,
-    REQUESTS_PER_TURN,
-    Server,
-    ServerLimits,
-)
+from kafkalite.core.server.server import CONNECTIONS_PER_TURN, Server
 from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import ErrorCode
 
