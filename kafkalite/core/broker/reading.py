@@ -120,6 +120,10 @@ class Reading:
             self._places[key] = self._next_place
             self._next_place += 1
 
+    def look_at_all(self) -> None:
+        """The next look is at all partitions."""
+        self._stale = None
+
     # -- what was found
 
     def stale(self, isolation_level: int) -> Collection[Key]:

@@ -13,6 +13,10 @@ When all slots are taken a new session gets one of a session that was not used f
 else of the smallest among those older than EVICTION_MS, if it has no more partitions than the new
 one. If there is none the reader goes on without a session.
 
+A broker whose followers fetch has one session at a time, but uses several connections: a request
+that it has given up may come after later ones, with older positions, which their leaders note. Once
+the broker goes on with the session of a later request, all of its partitions are looked at again.
+
 Owns   the sessions. A session is found by its id, from any connection.
 Never  reads a partition.
 Fails  with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
@@ -149,6 +153,7 @@ class FetchSessions:
         self._slots_max = slots_max
         self._random = random
         self._sessions: dict[int, FetchSession] = {}  # the least recently used first
+        self._last_asked: dict[int, Reading] = {}  # by brokers whose followers fetch
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -220,7 +225,16 @@ class FetchSessions:
         if request.session_id != NO_SESSION:
             self._close(request.session_id)
         reading = Reading(asked, replica_of(request), now_ms)
+        self._note_order(reading)
         return OpenFetch(reading, request.session_epoch == FIRST_EPOCH, by_id)
+
+    def _note_order(self, reading: Reading) -> None:
+        """Looks at all partitions of a follower's session again if another of its requests came
+        in between."""
+        replica = reading.replica
+        if replica is not None and self._last_asked.get(replica.node_id) is not reading:
+            self._last_asked[replica.node_id] = reading
+            reading.look_at_all()
 
     def resume(
         self,
@@ -263,6 +277,7 @@ class FetchSessions:
         self._sessions[session.session_id] = session
         session.used_ms, session.epoch = now_ms, epoch
         session.reading.fetched_ms = now_ms
+        self._note_order(session.reading)
         if session.uses_topic_ids:
             session.resolve(names)
         return OpenFetch(session.reading, False, session.uses_topic_ids, session, session.epoch)

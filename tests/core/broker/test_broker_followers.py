@@ -283,6 +283,31 @@ def test_the_session_of_a_follower_is_its_own(start: Start) -> None:
     asyncio.run(story())
 
 
+def test_a_fetch_that_was_held_up_on_its_way_does_not_hold_back_what_is_committed(
+    start: Start,
+) -> None:
+    """The follower names a position once in its session. It gave up the request that comes late."""
+
+    async def story() -> None:
+        async with start() as running:
+            writer = await running.connect()
+            await writer.create("t")
+            await led(running, *REPLICAS)
+            second, third = [Follower(running, await running.connect(), node) for node in (2, 3)]
+            late = Follower(running, await running.connect(), 2)
+            await second.fetch(0)
+            writer.send(write(), 9)
+            await running.until(lambda: len(running.broker.waiting) == 1)
+            await second.fetch(1, last=1)
+            await late.fetch(0)
+            await third.fetch(1, last=1)
+            assert len(running.broker.waiting) == 1, "the leader believes what came last"
+            await second.fetch(None)
+            assert error_of(await writer.receive()) is ErrorCode.NONE
+
+    asyncio.run(story())
+
+
 def test_a_follower_that_caught_up_joins_by_the_controllers_word(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
