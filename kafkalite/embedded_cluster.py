@@ -37,7 +37,8 @@ BROKERS: Final = 3
 REPLICAS: Final = 3  # of topics that do not ask for another number, where there are so many brokers
 LISTEN: Final = "127.0.0.1:0"
 LOCK_NAME: Final = ".lock"
-OUR_SETTINGS: Final = ("zookeeper.connect", "broker.id", "node.id", "broker.rack", "listeners")
+LISTENERS: Final = "listeners"
+OUR_SETTINGS: Final = ("zookeeper.connect", "broker.id", "node.id", "broker.rack", LISTENERS)
 OnLog = Callable[[str, str], None]
 
 
@@ -70,7 +71,8 @@ class EmbeddedCluster:
     The logs are in the folder, and are there again next time. Topics have three replicas, and
     records acknowledged with acks=all are on two brokers at least, unless `overrides` (Kafka's
     settings, for all brokers) say otherwise. `listen` is HOST:PORT of the first broker, the others
-    take the ports after it; with port 0 each takes a free one. Needs Java and
+    take the ports after it; with port 0 each takes a free one. `each` has settings of broker 1,
+    2, … alone, which may be `listeners`, with ports that are not 0. Needs Java and
     `pip install 'kafkalite[cluster]' pyspark`. With `watchdog` a broker is killed once it has been
     silent for its session, `zookeeper.session.timeout.ms`. `on_log` gets each line that a broker
     logs, and the broker's name before it.
@@ -84,6 +86,7 @@ class EmbeddedCluster:
         listen: str = LISTEN,
         racks: Sequence[str | None] = (),
         overrides: Mapping[str, str] | None = None,
+        each: Sequence[Mapping[str, str]] = (),
         watchdog: bool = False,
         ready_seconds_max: float = READY_SECONDS_MAX,
         on_log: OnLog | None = None,
@@ -91,6 +94,7 @@ class EmbeddedCluster:
         self.data_dir = Path(data_dir)
         self._settings = replication_defaults(brokers) | dict(overrides or {})
         self._racks, self._watchdog = dict(enumerate(racks, 1)), watchdog
+        self._settings_of = dict(enumerate(each, 1))
         self._ready_seconds_max, self._on_log = ready_seconds_max, on_log
         self._check(brokers)
         self._listen = _addresses(listen, brokers)
@@ -110,8 +114,12 @@ class EmbeddedCluster:
             raise ConfigError(f"a cluster of {brokers} brokers: give 1 or more")
         if len(self._racks) > brokers:
             raise ConfigError(f"{len(self._racks)} racks for {brokers} brokers: one each at most")
+        if len(self._settings_of) > brokers:
+            words = f"settings of {len(self._settings_of)} brokers, and there are {brokers}"
+            raise ConfigError(f"{words}: one each at most")
+        given = set().union(*self._settings_of.values()) - {LISTENERS} | self._settings.keys()
         for name in OUR_SETTINGS:
-            if name in self._settings:
+            if name in given:
                 words = f"{name} cannot be set here: each broker of the cluster has its own"
                 raise ConfigError(words, setting=name)
 
@@ -224,13 +232,15 @@ class EmbeddedCluster:
 
     def _new(self, node_id: int) -> EmbeddedBroker:
         assert self.zookeeper is not None
-        settings = {"zookeeper.connect": self.zookeeper.address, "broker.id": str(node_id)}
+        settings = dict(self._settings_of.get(node_id, {}))
+        listen = settings.pop(LISTENERS, self._listen[node_id])
+        settings |= {"zookeeper.connect": self.zookeeper.address, "broker.id": str(node_id)}
         if rack := self._racks.get(node_id):
             settings["broker.rack"] = rack
         on_log, name = self._on_log, f"broker {node_id}"
         return EmbeddedBroker(
             self.data_dir / f"broker-{node_id}",
-            listen=self._listen[node_id],
+            listen=listen,
             overrides=self._settings | settings,
             watchdog=self._watchdog,
             is_waited_for=False,

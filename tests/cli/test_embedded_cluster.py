@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -112,6 +113,10 @@ def test_wrong_calls_are_named(cluster: EmbeddedCluster, tmp_path: Path) -> None
         EmbeddedCluster(tmp_path, listen="nowhere")
     with pytest.raises(ConfigError, match="2 racks for 1 brokers"):
         EmbeddedCluster(tmp_path, brokers=1, racks=["a", "b"])
+    with pytest.raises(ConfigError, match="settings of 2 brokers, and there are 1"):
+        EmbeddedCluster(tmp_path, brokers=1, each=[{}, {}])
+    with pytest.raises(ConfigError, match=r"broker\.rack cannot be set here"):
+        EmbeddedCluster(tmp_path, each=[{}, {"broker.rack": "b"}])
 
 
 def test_records_are_there_again_after_a_stop_of_all(tmp_path: Path) -> None:
@@ -123,6 +128,34 @@ def test_records_are_there_again_after_a_stop_of_all(tmp_path: Path) -> None:
             producer.send("kept", b"2", partition=1).result()
     with EmbeddedCluster(tmp_path, brokers=2) as cluster:
         assert sorted(read(cluster, "kept", 2)) == [b"1", b"2"]
+
+
+def test_each_broker_has_a_listener_for_clients_and_one_for_brokers(tmp_path: Path) -> None:
+    """Clients who come by the former never learn of the latter, also after a restart."""
+    client_1, broker_1, client_2, broker_2 = (f"127.0.0.1:{port}" for port in free_ports(4))
+    shared = {"listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT"}
+    shared |= {"inter.broker.listener.name": "INNER"}
+    each = [
+        {"listeners": f"OUTER://{client},INNER://{broker}"}
+        for client, broker in ((client_1, broker_1), (client_2, broker_2))
+    ]
+    with EmbeddedCluster(tmp_path, brokers=2, overrides=shared, each=each) as cluster:
+        assert cluster.bootstrap_servers == f"{broker_1},{broker_2}"
+        cluster.restart(2)
+        with Admin(client_1) as admin:
+            admin.create_topics([NewTopic("shared", 2)])
+            nodes = admin.describe_cluster().nodes
+            assert {f"{at.host}:{at.port}" for at in nodes} == {client_1, client_2}
+        wait_until_all_in_sync(cluster, "shared")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def test_no_child_outlives_a_killed_process(tmp_path: Path) -> None:

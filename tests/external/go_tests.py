@@ -36,6 +36,7 @@ def go_suite(
     excluded: Mapping[str, str] | None = None,
     programs: tuple[str, ...] = ("go",),
     prepare: Callable[[Path], None] = lambda source: None,
+    brokers_min: int = 1,
 ) -> Suite:
     """The tests of one package of a module. `environment` tells them of the broker, `prepare`
     changes the module's source."""
@@ -55,6 +56,7 @@ def go_suite(
         run=run,
         passing_min=passing_min,
         excluded=excluded or {},
+        brokers_min=brokers_min,
     )
 
 

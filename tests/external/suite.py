@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from kafkalite.embedded_cluster import EmbeddedCluster
+
 
 class Outcome(Enum):
     PASSED = "passed"
@@ -64,6 +66,8 @@ class Run:
     excluded: Sequence[str]
     log: Path  # all that the suite prints
     scratch: Path  # an empty folder
+    cluster: EmbeddedCluster | None = None  # of several fresh brokers of ours
+    brokers_log: Path | None = None  # what these log, each line with the broker's name before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,19 @@ class Suite:
     fetch: Callable[[Path], None]  # fills an empty folder, once a machine
     run: Callable[[Run], Iterable[Result]]
     passing_min: int
-    excluded: Mapping[str, str]  # a test, and why it is not run
+    excluded: Mapping[str, str]  # a test, and why it is not run anywhere
     settings: Mapping[str, str] = field(default_factory=dict)  # of our broker
     listen: str = "127.0.0.1:0"  # where ours does
     excluded_in_cluster: Mapping[str, str] = field(default_factory=dict)  # of several brokers
+    excluded_alone: Mapping[str, str] = field(default_factory=dict)  # on a single broker
+    brokers_min: int = 1  # of ours, at least
+    settings_of: Callable[[int], Mapping[str, str]] = lambda node_id: {}  # one of several brokers
     recipe: int = 1  # raised when `fetch` makes something else of the same version
 
     def excluded_on(self, target: Target) -> Mapping[str, str]:
         """The tests that are not run there, and why."""
-        return {**self.excluded, **(self.excluded_in_cluster if target.others else {})}
+        there = self.excluded_in_cluster if target.others else self.excluded_alone
+        return {**self.excluded, **there}
 
     @property
     def missing_programs(self) -> list[str]:
@@ -102,10 +110,13 @@ def program_path(program: str) -> str | None:
     return found
 
 
+def cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
+
+
 def cached(suite: Suite) -> Path:
     """The suite's folder in the user's cache; a fetch that broke off leaves nothing there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "kafkalite" / "external" / f"{suite.name}-{suite.version}-{suite.recipe}"
+    place = cache_dir() / "external" / f"{suite.name}-{suite.version}-{suite.recipe}"
     if not place.exists():
         unfinished = place.with_name(f"{place.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
