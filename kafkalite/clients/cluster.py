@@ -265,7 +265,7 @@ class Client(Lifetime):
         until = started + self.timing.unavailable_after_ms / 1000
         while True:
             refusal: KafkaliteError | None = None
-            for tried, slot in enumerate(sorted(slots, key=_retry_at)):
+            for tried, slot in enumerate(sorted(slots, key=_turn)):
                 now = self._now()  # a silent address leaves time for the others
                 try:
                     if found := await self._try(slot, now + (until - now) / (len(slots) - tried)):
@@ -559,8 +559,10 @@ def _may_pass(
     return after_breaks
 
 
-def _retry_at(slot: Slot) -> float:
-    return slot.retry_at
+def _turn(slot: Slot) -> tuple[bool, float]:
+    """What is tried first: not what another tries already, which may be silent; then by the time
+    at which it may be tried again."""
+    return slot.lock.locked(), slot.retry_at
 
 
 def _observed(task: asyncio.Task[Any]) -> None:

@@ -53,6 +53,7 @@ from kafkalite.testing.storage import MemoryStorage, PowerLoss
 R = TypeVar("R")
 MakeCoordination = Callable[[Host, Storage], Coordination]
 
+SEEDS: Final = "KAFKALITE_SEEDS"  # FIRST:LAST, which tests are to run
 PORT: Final = 9092
 START_SECONDS_MAX: Final = 600
 READ_BYTES: Final = 1 << 30
@@ -140,17 +141,22 @@ class SimulatedCluster:
     ) -> None:
         self.world.__exit__(kind, error, trace)
         if error is not None and not isinstance(error, KeyboardInterrupt):
-            print(f"\nreplay: {self.replay_line()}", file=sys.stderr)
+            self.say_replay_line()
 
     def chance(self, purpose: str) -> Random:
         """Chance for one purpose, which others do not use up."""
         return Random(f"{self.seed}/{purpose}")
 
+    def say_replay_line(self) -> None:
+        """Tells whoever looks at a failure how to see it again."""
+        print(f"\nreplay: {self.replay_line()}", file=sys.stderr)
+
     def replay_line(self) -> str:
         """A command, or code outside of tests, that runs this history again."""
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
         if test:
-            return f"python -m pytest '{test}'"
+            seeds = f"{SEEDS}={self.seed}:{self.seed + 1} " if SEEDS in os.environ else ""
+            return f"{seeds}python -m pytest '{test}'"
         return f"SimulatedCluster(seed={self.seed}, brokers={len(self.brokers)})"
 
     # ---- the world -----------------------------------------------------------------------------

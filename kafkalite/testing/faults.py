@@ -45,7 +45,7 @@ CHANGES_MAX: Final = 300  # of a disk until its machine loses power
 HEAL_SECONDS: Final = 120
 SLOW_BYTES_PER_SECOND: Final = 5_000
 
-CLOCKS_AHEAD: Final = (1, 60, 3_000, 200_000)  # seconds, at most
+CLOCKS_AHEAD: Final = (1, 60, 3_000, 80_000)  # seconds, at most: less than a producer id lives
 CLOCKS_BEHIND: Final = (-1, -60, -3_000)
 OPERATIONS: Final = ("append", "truncate", "rename", "delete", "create", "replace")
 SPARE_PROCESSES: Final = frozenset({"pause", "isolate", "cut", "slow"})

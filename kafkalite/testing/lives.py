@@ -7,7 +7,8 @@ Every life has a topic whose acknowledged records must stay. In a third of them 
 that allows unclean elections, in a third one that is deleted and made again now and then.
 
 Owns   which clients work, and what is checked in the end.
-Fails  with Stuck where the cluster does not heal, or a client does not come to its end.
+Fails  with Stuck where the cluster does not heal, or a client does not come to its end. Then, and
+       after violations, it prints the line that replays the life.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SIDE_PROGRAMS: Final = ("produce_anew", "read")
 LOOSE: Final = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 SESSION_MS: Final = 2_000  # of a broker: much is to happen in a short time
 SETTINGS: Final = {
+    "auto.create.topics.enable": "false",  # with another number of replicas
     "leader.imbalance.check.interval.seconds": "4",
     "leader.imbalance.per.broker.percentage": "0",
     "replica.lag.time.max.ms": "3000",
@@ -85,11 +87,13 @@ def lived(
         troubles.heal()
         for work in works:
             work.is_stopping = True
-        broken = [each for work in works for each in _ended(cluster, work)]
+        broken = [each for work in works for each in _ended(cluster, work)] + cluster.defects
+        if broken:
+            cluster.say_replay_line()
         topics = cluster.truth().topics
         return Life(
             seed,
-            [*broken, *cluster.defects],
+            broken,
             sum(send.offset is not None for work in works for send in work.history.sends),
             sum(each.leader_epoch for each in topics[works[0].topic].partitions),
             troubles.counts,

@@ -13,9 +13,14 @@ import sys
 from functools import partial
 
 import pytest
-from plots import last_member_loses_its_disk, unclean_election
+from plots import (
+    last_member_loses_its_disk,
+    topic_made_again_while_a_machine_is_off,
+    unclean_election,
+)
 
 from kafkalite.core.cluster.image import PartitionImage
+from kafkalite.testing import lives
 from kafkalite.testing.checkers import check_all
 from kafkalite.testing.cluster import ReplicatedCluster, SimulatedCluster
 from kafkalite.testing.faults import FAULTS
@@ -156,6 +161,26 @@ def test_the_last_member_of_an_in_sync_set_loses_its_disk_while_the_others_are_p
     assert last_member_loses_its_disk(seed) == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_of_a_deleted_topic_is_not_taken_for_one_of_the_next(seed: int) -> None:
+    assert topic_made_again_while_a_machine_is_off(seed) == []
+
+
+def test_a_machine_that_is_off_holds_up_no_client() -> None:
+    """However long the client waits for its brokers."""
+    with ReplicatedCluster(1) as cluster:
+        cluster.start_all()
+        cluster.crash(1)
+
+        async def ask() -> int:
+            async with cluster.client(unavailable_after_ms=NEVER_MS) as client:
+                return len((await client.refresh(())).nodes)
+
+        for number in range(6):  # the order of the brokers is another each time
+            host = cluster.host(f"client-{number}")
+            assert cluster.result(host, ask(), within_seconds=3) >= 2
+
+
 def test_an_unclean_election_loses_no_more_than_it_may() -> None:
     history = unclean_election(1)
     assert [str(each) for each in check_all(history)] == []
@@ -169,6 +194,14 @@ def test_another_seed_is_another_history() -> None:
     assert lived(12, events=2).digest != lived(13, events=2).digest
 
 
+def test_a_life_with_violations_prints_it_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "check_all", lambda history: ["something is lost"])
+    assert set(lived(7, events=0).violations) == {"something is lost"}
+    assert "replay: " in capsys.readouterr().err
+
+
 def test_a_failing_history_prints_the_line_that_replays_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,5 +209,7 @@ def test_a_failing_history_prints_the_line_that_replays_it(
         cluster.run(lambda: False, 1)
     told = "tests/core/test_simulated_cluster.py::test_a_failing_history"
     assert f"replay: python -m pytest '{told}" in capsys.readouterr().err
+    monkeypatch.setenv("KAFKALITE_SEEDS", "0:10000")
+    assert cluster.replay_line().startswith(f"KAFKALITE_SEEDS=7:8 python -m pytest '{told}")
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     assert cluster.replay_line() == "SimulatedCluster(seed=7, brokers=1)"

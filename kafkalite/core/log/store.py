@@ -136,24 +136,38 @@ class LogStore:
     # ---- logs ----------------------------------------------------------------------------------
 
     def open(
-        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
+        self,
+        where: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        now: Now,
+        *,
+        is_elsewhere: bool = False,
     ) -> PartitionLog:
         """The partition's log, made if it is not there; its high watermark as last written.
 
-        The directory of an earlier, deleted topic of that name is removed.
+        The directory of an earlier, deleted topic of that name is removed; so is one that does not
+        say any more, after a power cut, whose it is, if all its records are elsewhere, too.
         StorageError.
         """
-        return self.end_open(self.begin_open(where, topic_id, config, now)())
+        opener = self.begin_open(where, topic_id, config, now, is_elsewhere=is_elsewhere)
+        return self.end_open(opener())
 
     def begin_open(
-        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
+        self,
+        where: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        now: Now,
+        *,
+        is_elsewhere: bool = False,
     ) -> Callable[[], PartitionLog]:
         """`open` in steps: a function that opens the log, in any thread, for `end_open`. Each may
         raise StorageError. Until then no other step may use its name."""
         assert where not in self.logs, f"{where} is open"
         self._failed_to_open.add(where)  # until it is open
         try:
-            is_new = self._prepare(where, topic_id)
+            is_new = self._prepare(where, topic_id, is_elsewhere=is_elsewhere)
         except OSError as error:
             raise StorageError(f"{where}: cannot be opened: {error}") from error
         return partial(
@@ -195,16 +209,18 @@ class LogStore:
                 self.logs[where] = before
             raise
 
-    def _prepare(self, where: TopicPartition, topic_id: UUID) -> bool:
+    def _prepare(self, where: TopicPartition, topic_id: UUID, *, is_elsewhere: bool) -> bool:
         """Creates the partition's directory if it is missing. True for a new one."""
         name = str(where)
         if name in self._directories:
             found = checkpoints.read_topic_id(self._storage, name, topic_id)
             if found == topic_id:
                 return False
-            if found is None:
+            if found is None and (self.was_clean_shutdown or not is_elsewhere):
                 checkpoints.write_topic_id(self._storage, name, topic_id)
                 return False
+            if found is None:
+                self._report(f"{where} does not say whose it is, and is fetched anew")
             self.delete_unopened(where)
         self._storage.make_directory(name)
         checkpoints.write_topic_id(self._storage, name, topic_id)

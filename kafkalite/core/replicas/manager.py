@@ -173,11 +173,18 @@ class Partitions:
         """A partition with its log; None if the log cannot be opened, which is logged."""
         host, where = self._host, TopicPartition(topic.name, index)
         try:
-            opened = host.logs.open(where, topic.topic_id, config, host.now())
+            elsewhere = self._is_elsewhere(topic, index)
+            opened = host.logs.open(
+                where, topic.topic_id, config, host.now(), is_elsewhere=elsewhere
+            )
         except StorageError as error:
             self._note_offline(where, error)
             return None
         return self._online(where, opened)
+
+    def _is_elsewhere(self, topic: TopicImage, index: int) -> bool:
+        """Whether other replicas have all that is committed."""
+        return any(n != self._host.node_id for n in topic.partitions[index].in_sync_replicas)
 
     def _online(self, where: TopicPartition, opened: PartitionLog) -> Partition:
         if self.offline.pop(where, None):
@@ -297,7 +304,10 @@ class Partitions:
         host, topic = self._host, self._host.image.topics[where.topic]
         try:
             config = host.topic_config(topic).log
-            opener = host.logs.begin_open(where, topic.topic_id, config, host.now())
+            elsewhere = self._is_elsewhere(topic, where.partition)
+            opener = host.logs.begin_open(
+                where, topic.topic_id, config, host.now(), is_elsewhere=elsewhere
+            )
         except StorageError as error:
             self._note_offline(where, error)
             return None

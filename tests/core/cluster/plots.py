@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from kafkalite.core.cluster.image import PartitionImage
-from kafkalite.testing.checkers import History, check_all
+from kafkalite.testing.checkers import History, at_rest, check_all
 from kafkalite.testing.cluster import ReplicatedCluster
 from kafkalite.testing.lives import LOOSE, NEVER_MS
 from kafkalite.testing.observer import Observer
+from kafkalite.testing.operators import Operator
 from kafkalite.testing.workload import Workload
 
 
@@ -72,3 +73,42 @@ def unclean_election(seed: int) -> History:
         cluster.run(lambda: {*partition().in_sync_replicas} == {first, second}, 120)
         work.finish()
         return work.history
+
+
+def topic_made_again_while_a_machine_is_off(seed: int) -> list[str]:
+    """The machine had lost power: what its disk has of the topic may not say any more whose it is.
+    The next topic of that name has a replica there."""
+    settings = {"auto.create.topics.enable": "false"}
+    with ReplicatedCluster(seed, settings=settings, session_timeout_ms=2_000) as cluster:
+        cluster.start_all()
+        work = Workload(
+            cluster, partial(cluster.client, unavailable_after_ms=NEVER_MS),
+            partitions=1, replication_factor=3, programs=("produce_anew",),
+        )  # fmt: skip
+        other = Workload(
+            cluster, cluster.client, name="other", replication_factor=3, programs=("consume",)
+        )  # so that the cluster counts on the broker while it is away
+        for each in (work, other):
+            each.begin()
+        Observer(cluster, {work.topic: work.history})
+        operator = Operator(cluster, cluster.client, grows=(), may_vanish=[work])
+
+        def is_whole() -> bool:
+            topic = cluster.truth().topics[work.topic]
+            return all({*each.in_sync_replicas} == {1, 2, 3} for each in topic.partitions)
+
+        cluster.pass_seconds(2)
+        off = cluster.random.choice(sorted(cluster.brokers))
+        cluster.crash(off)
+        cluster.pass_seconds(4)
+        operator.recreate()
+        cluster.run(operator.is_done, 60)
+        cluster.pass_seconds(1)
+        cluster.start(off)
+        cluster.run(is_whole, 60)
+        work.finish()
+        cluster.pass_seconds(2)
+        history = work.history
+        history.replicas = cluster.replicas(work.topic)
+        assert history.deleted_at, "another topic has the name"
+        return [str(each) for each in (*check_all(history), *at_rest(history))]

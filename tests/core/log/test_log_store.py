@@ -178,6 +178,26 @@ def test_directories_nobody_opens_can_be_deleted(storage: Storage) -> None:
     assert again.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 0
 
 
+def test_a_log_that_does_not_say_whose_it_is_counts_only_where_nobody_else_has_its_records(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    """A power cut may tear the file with the topic's id: the log may be of a deleted topic."""
+    store = LogStore(memory)
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 5)
+
+    def found(disk: MemoryStorage, *, is_elsewhere: bool) -> tuple[int, int]:
+        told: list[str] = []
+        disk.open("orders-0/partition.metadata").truncate(0)
+        again = LogStore(disk, report=told.append)
+        log = again.open(ORDERS, ID, CONFIG, at(2_000), is_elsewhere=is_elsewhere)
+        return log.log_end_offset, len(told)
+
+    assert found(memory.after_kill(), is_elsewhere=False) == (5, 0)
+    assert found(memory.after_kill(), is_elsewhere=True) == (0, 1)
+    store.close(2_000)
+    assert found(memory.after_kill(), is_elsewhere=True) == (5, 0), "after a clean shutdown"
+
+
 def test_a_long_name_can_be_deleted(storage: Storage) -> None:
     store = LogStore(storage)
     where = TopicPartition("t" * 249, 12345)
