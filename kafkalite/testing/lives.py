@@ -82,7 +82,8 @@ def lived(
             may_lose=by_side.get("loose", ()),
             may_vanish=by_side.get("brief", ()),
         )
-        troubles = Faults(cluster, works, operator, faults)
+        more = ("recreate",) * 4 if side == "brief" else ()
+        troubles = Faults(cluster, works, operator, (*faults, *more))
         troubles.live(events)
         troubles.heal()
         for work in works:
