@@ -102,10 +102,14 @@ class Vigil:
         node_id, (host, port) = watched.node_id, watched.address
         log.warning("broker %d is gone: nobody listens at %s:%d", node_id, host, port)
         self._peers.forget(node_id)  # its next start counts as gone only after it was reached
-        ending = asyncio.ensure_future(self._gone(watched))
+        ending = asyncio.ensure_future(self._end(watched))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+        await asyncio.shield(ending)  # a write is not to be cancelled
+
+    async def _end(self, watched: Watched) -> None:
+        """Its failure is told here: the watch may have been cancelled by then."""
         try:
-            await asyncio.shield(ending)  # a write is not to be cancelled
+            await self._gone(watched)
         except KafkaliteError as error:
-            log.warning("the registration of broker %d: %s", node_id, error)
+            log.warning("the registration of broker %d: %s", watched.node_id, error)

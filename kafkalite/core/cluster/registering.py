@@ -4,9 +4,10 @@
     /broker_epochs   the number of the last start of any broker
     /brokers/<id>    endpoints, rack, the number of this start      ephemeral
 
-The last two are written in one transaction, so no two starts have one number. A registration that
-an earlier session left is waited for: it goes when that session ends, or when the controller, which
-has seen the process die, ends it before.
+The last two are written in one transaction, so no two starts have one number. A registration at
+the same addresses is of an earlier process, because this one has the addresses now: it is replaced.
+Another one is waited for: it goes when its session ends, or when the controller, which has seen the
+process die, ends it before.
 
 Owns   the paths, for its own broker; for others `end_registration` in a controller's term.
 Fails  with ConfigError when another session holds the id for longer than a session may live
@@ -25,6 +26,7 @@ from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Check, Coordination, Create, Delete
 from kafkalite.core.cluster.counters import counter
 from kafkalite.core.cluster.image import BROKERS_PATH, ClusterRecord
+from kafkalite.core.types import NO_EPOCH
 from kafkalite.errors import (
     ConfigError,
     CoordinationUnavailable,
@@ -45,29 +47,32 @@ RecordOf = Callable[[int], ClusterRecord]  # the registration under a broker epo
 async def register(
     coordination: Coordination, node_id: int, record_of: RecordOf, patience_s: float
 ) -> ClusterRecord:
-    """Registers a start of the broker; the record that was written. An earlier registration of its
-    id is waited for, so long at most."""
+    """Registers a start of the broker; the record that was written. A registration of its id at
+    other addresses is waited for, so long at most."""
     path = images.broker_path(node_id)
+    own = images.registration(record_of(NO_EPOCH))[1].endpoints
     attempted: ClusterRecord | None = None
     looks = 0
     for _ in range(ATTEMPTS_MAX + round(patience_s / LOOK_SECONDS)):
+        last = await counter(coordination, BROKER_EPOCHS_PATH)  # first: it guards what is replaced
         (known,) = await coordination.get_many([path])
         if known is not None:
             if attempted is not None and known.value == attempted.value:
                 return attempted  # the answer was lost, the registration is there
-            if looks * LOOK_SECONDS >= patience_s:
-                where = images.registration(ClusterRecord(path, known.value))[1].endpoints
+            where = images.registration(ClusterRecord(path, known.value))[1].endpoints
+            if where != own and looks * LOOK_SECONDS >= patience_s:
                 words = f"broker {node_id} is registered by another process, at {where}"
                 raise ConfigError(words, setting="broker.id")
-            looks += 1
-            await asyncio.sleep(LOOK_SECONDS)
-            continue
-        last = await counter(coordination, BROKER_EPOCHS_PATH)
+            if where != own:
+                looks += 1
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
         attempted = record_of(last.number + 1)
         assert attempted.value is not None, "a registration says where the broker is"
+        earlier = () if known is None else (Delete(path),)
         registration = Create(path, attempted.value, is_ephemeral=True)
         try:
-            await coordination.transact((last.raised(), registration))
+            await coordination.transact((last.raised(), *earlier, registration))
         except NoSuchNode:
             with suppress(NodeExists, OutcomeUnknown):
                 await coordination.transact((Create(BROKERS_PATH, b""),))

@@ -23,17 +23,17 @@ from kafkalite.errors import ConfigError, CoordinationError, VersionMismatch
 from kafkalite.testing.coordination import CoordinationServer
 from kafkalite.testing.simulation import World
 
-ENDPOINTS = {"PLAINTEXT": ("broker", 9092)}
-
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest) -> Backend:
     return backend_of(request.param, request)
 
 
-async def registered(client: Coordination, node_id: int, patience_s: float = 0) -> int:
+async def registered(
+    client: Coordination, node_id: int, patience_s: float = 0, *, host: str = "broker"
+) -> int:
     def record(epoch: int) -> ClusterRecord:
-        return images.broker_record(node_id, ENDPOINTS, epoch=epoch)
+        return images.broker_record(node_id, {"PLAINTEXT": (host, 9092)}, epoch=epoch)
 
     written = await register(client, node_id, record, patience_s)
     return images.registration(written)[1].epoch
@@ -71,12 +71,26 @@ def test_each_start_of_a_broker_has_a_number_and_an_earlier_one_is_waited_for(
         assert await registered(one, 1) == 1
         assert await registered(two, 2) == 2
         with pytest.raises(ConfigError, match="broker 1 is registered by another process, at"):
-            await registered(three, 1, patience_s=0.4)
-        waiting = asyncio.ensure_future(registered(three, 1, patience_s=20))
+            await registered(three, 1, patience_s=0.4, host="another")
+        waiting = asyncio.ensure_future(registered(three, 1, patience_s=20, host="another"))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         await one.close()
         assert await waiting == 3
+
+    shared.run(story)
+
+
+def test_a_start_at_the_same_addresses_replaces_what_an_earlier_one_left(shared: Backend) -> None:
+    async def story(clients: Clients) -> None:
+        earlier, later = await clients.open(), await clients.open()
+        assert await registered(earlier, 1) == 1
+        assert await registered(later, 1) == 2  # though the earlier session lives
+        (known,) = await later.get_many([images.broker_path(1)])
+        assert known is not None
+        assert images.registration(ClusterRecord(images.broker_path(1), known.value))[1].epoch == 2
+        await earlier.close()
+        assert await later.get_many([images.broker_path(1)]) == [known]
 
     shared.run(story)
 
