@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
+from kafkalite.clients.admin.client import NewTopic
+from kafkalite.clients.sync import Admin
 from kafkalite.embedded_cluster import EmbeddedCluster
 
 TOOLS = "org.apache.kafka.tools"
 REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+CONFIGS = "kafka.admin.ConfigCommand"
 PARTITION = re.compile(r"Partition: (\d+)\tLeader: (\S+)\tReplicas: (\S+)\tIsr: (\S*)")
 PATIENCE_SECONDS = 60
 Tool = Callable[..., str]
@@ -139,3 +145,158 @@ def test_kafka_streams_counts_exactly_once_while_brokers_die(
             cluster.start(node_id)
         told = counting.stdout.read()
     assert told.splitlines()[-1] == "done"
+
+
+def create(cluster: EmbeddedCluster, topic: str, *replicas: list[int], **configs: str) -> None:
+    """A topic with a partition on each list of brokers."""
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, replica_assignment=list(replicas), configs=settings)])
+
+
+def state(cluster: EmbeddedCluster, topic: str) -> tuple[int, tuple[int, ...], set[int]]:
+    """The leader, the replicas and the in-sync set of partition 0."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        found = admin.describe_topics([topic])[0].partitions[0]
+    return found.leader_id, tuple(found.replicas), set(found.in_sync_replicas)
+
+
+def produce(cluster: EmbeddedCluster, topic: str, values: list[bytes], **settings: Any) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, **settings})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def test_throttles_hold_a_move_back_until_it_is_cancelled(
+    tool: Tool, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """3 MB at 1 KB a second: the move would take most of an hour."""
+    create(cluster, "slow", [1])
+    produce(cluster, "slow", [b"v" * 100_000] * 30, **{"batch.size": 150_000})
+    on_topic = ["--entity-type", "topics", "--entity-name", "slow"]
+    brokers = ["--entity-type", "brokers", "--entity-default"]
+    replicas = [f"{who}.replication.throttled.replicas" for who in ("leader", "follower")]
+    rates = [f"{who}.replication.throttled.rate" for who in ("leader", "follower")]
+    tool(CONFIGS, "--alter", *on_topic, "--add-config", f"{replicas[0]}=0:1,{replicas[1]}=0:3")
+    tool(CONFIGS, "--alter", *brokers, "--add-config", ",".join(f"{rate}=1000" for rate in rates))
+    told = tool(CONFIGS, "--describe", *on_topic)
+    assert f"{replicas[0]}=0:1 sensitive=false" in told
+    assert f"{replicas[1]}=0:3 sensitive=false" in told
+    told = tool(CONFIGS, "--describe", *brokers)
+    assert all(f"{rate}=1000 sensitive=false" in told for rate in rates)
+
+    plan = tmp_path / "plan.json"
+    moved = [{"topic": "slow", "partition": 0, "replicas": [3]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moved}))
+    on_plan = ["--reassignment-json-file", str(plan)]
+    tool(REASSIGN, *on_plan, "--execute")
+    told = tool(REASSIGN, "--list")
+    assert "slow-0: replicas: 3,1. adding: 3. removing: 1." in told
+    assert sizes(tool, "slow").keys() == {1, 3}
+    assert sizes(tool, "slow")[3] < 3_000_000
+    assert state(cluster, "slow") == (1, (3, 1), {1})
+    told = tool(REASSIGN, *on_plan, "--cancel", "--preserve-throttles")
+    assert "Successfully cancelled partition reassignment for: slow-0" in told
+    assert "No partition reassignments found" in tool(REASSIGN, "--list")
+    assert state(cluster, "slow") == (1, (1,), {1})
+
+    tool(CONFIGS, "--alter", *on_topic, "--delete-config", ",".join(replicas))
+    tool(CONFIGS, "--alter", *brokers, "--delete-config", ",".join(rates))
+    assert "throttled" not in tool(CONFIGS, "--describe", *on_topic)
+    assert "throttled" not in tool(CONFIGS, "--describe", *brokers)
+    tool(REASSIGN, *on_plan, "--execute")
+    wait_for(lambda: state(cluster, "slow") == (3, (3,), {3}), "it does not move without them")
+    assert sizes(tool, "slow")[3] > 3_000_000
+
+
+def sizes(tool: Tool, topic: str) -> dict[int, int]:
+    """How many bytes each broker has of partition 0."""
+    told = json.loads(tool("LogDirsCommand", "--describe", "--topic-list", topic).splitlines()[-1])
+    return {
+        broker["broker"]: partition["size"]
+        for broker in told["brokers"]
+        for directory in broker["logDirs"]
+        for partition in directory["partitions"]
+    }
+
+
+def test_an_unclean_election_by_hand(tool: Tool, jvm: Any, cluster: EmbeddedCluster) -> None:
+    """The last broker in sync is gone; another replica leads only if a person says so."""
+    create(cluster, "unclean", [1, 2], min_insync_replicas="1")
+    produce(cluster, "unclean", [b"on both"])
+    cluster.kill(2)
+    produce(cluster, "unclean", [b"on broker 1 alone"])
+    wait_for(lambda: state(cluster, "unclean")[2] == {1}, "broker 2 is dead and in sync")
+    cluster.kill(1)
+    cluster.start(2)
+    wait_for(lambda: state(cluster, "unclean")[0] == -1, "nobody should lead")
+    election = ["--topic", "unclean", "--partition", "0"]
+    servers = ["--bootstrap-server", cluster.address(3)]
+    election_tool = f"{TOOLS}.LeaderElectionCommand"
+    jvm.run(election_tool, *servers, "--election-type", "preferred", *election, code=1)
+    told = jvm.run(election_tool, *servers, "--election-type", "unclean", *election)
+    assert "Successfully completed leader election (UNCLEAN) for partitions unclean-0" in told
+    assert state(cluster, "unclean")[0] == 2
+    cluster.start(1)
+    wait_for(lambda: state(cluster, "unclean")[2] == {1, 2}, "broker 1 does not follow")
+    reading = ["--topic", "unclean", "--from-beginning", "--max-messages", "1"]
+    assert tool(CONSUMER, *reading, "--timeout-ms", "20000").splitlines() == ["on both"]
+    assert tool("GetOffsetShell", "--topic-partitions", "unclean:0").split() == ["unclean:0:1"]
+
+
+def test_what_each_broker_tells(tool: Tool, jvm: Any, cluster: EmbeddedCluster) -> None:
+    told = tool("BrokerApiVersionsCommand")
+    for node_id in cluster.node_ids:
+        assert f"{cluster.address(node_id)} (id: {node_id} rack: null" in told
+    quorum = ["--bootstrap-server", cluster.bootstrap_servers, "describe", "--status"]
+    done = subprocess.run(
+        jvm.command(f"{TOOLS}.MetadataQuorumCommand", *quorum),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "DESCRIBE_QUORUM" in done.stdout + done.stderr
+
+
+def test_a_console_consumer_reads_what_is_committed_while_its_coordinator_dies(
+    jvm: Any, cluster: EmbeddedCluster
+) -> None:
+    create(cluster, "settled", [1, 2, 3], [2, 3, 1], [3, 1, 2])
+    servers = ["--bootstrap-server", cluster.bootstrap_servers]
+    reading = ["--topic", "settled", "--group", "readers", "--from-beginning"]
+    options = ["--isolation-level", "read_committed", "--max-messages", "600"]
+    with jvm.running(CONSUMER, *servers, *reading, *options) as consumer:
+        expected = transactions(cluster, range(10))
+        told = [next(consumer.stdout) for _ in range(300)]
+        victim = coordinator(cluster, "readers")
+        cluster.kill(victim)
+        expected += transactions(cluster, range(10, 20))
+        told += consumer.stdout
+    cluster.start(victim)
+    assert sorted(line.strip() for line in told) == sorted(expected)
+
+
+def transactions(cluster: EmbeddedCluster, numbers: range) -> list[str]:
+    """Writes transactions of 30 records, each followed by one that is aborted; what they commit."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "writer"}
+    producer, committed = Producer(settings), list[str]()
+    producer.init_transactions(PATIENCE_SECONDS)
+    for number in numbers:
+        for end, word in ((producer.abort_transaction, "no"), (producer.commit_transaction, "yes")):
+            producer.begin_transaction()
+            values = [f"{word} {number} {count}" for count in range(30)]
+            for count, value in enumerate(values):
+                producer.produce("settled", value.encode(), partition=count % 3)
+            end(PATIENCE_SECONDS)
+        committed += values
+    return committed
+
+
+def coordinator(cluster: EmbeddedCluster, group: str) -> int:
+    """The broker that a group belongs to."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    found = admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
+    return int(found.coordinator.id)

@@ -1,7 +1,7 @@
 """The rates of replication: settings that exist only while a broker runs.                   [P]
 
-Apache Kafka does not describe them among a broker's settings, and neither does this broker: once
-set they are told as a setting of an unknown type. They are made for one broker, or for all.
+Apache Kafka does not describe them among a broker's settings before they are set, and neither does
+this broker. They are made for one broker, or for all.
 
 Owns   their names.
 Fails  with ConfigError, in Kafka's words.
@@ -17,11 +17,12 @@ from kafkalite.errors import ConfigError
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 
 
 def check_rates(configs: Mapping[str, str]) -> None:
     """Refuses a rate that is no number of bytes a second."""
-    for name in (LEADER_RATE, FOLLOWER_RATE):
+    for name in RATES:
         text = configs.get(name)
         if text is None:
             continue

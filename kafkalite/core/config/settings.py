@@ -36,6 +36,7 @@ from kafkalite.core.config.keys import (
     to_text,
 )
 from kafkalite.core.config.properties import parse_properties
+from kafkalite.core.config.rates import RATES
 from kafkalite.core.nearest import did_you_mean
 from kafkalite.errors import ConfigError
 
@@ -259,8 +260,9 @@ def _unknown_names(layer: Iterable[str]) -> list[str]:
 
 
 def _unknown(name: str, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
-    """A setting that Kafka does not know and keeps: its value may be a secret."""
-    key = ConfigKey(name, ConfigType.UNKNOWN, None, Valid(), "", effective=False)
+    """A rate, or a setting that Kafka does not know and keeps: its value may be a secret."""
+    kind = ConfigType.LONG if name in RATES else ConfigType.UNKNOWN
+    key = ConfigKey(name, kind, None, Valid(), "", effective=False)
     return ConfigEntry(key, synonyms[0].value, synonyms[0].source, synonyms, is_read_only=True)
 
 

@@ -229,6 +229,12 @@ def test_a_dynamic_setting_that_kafka_does_not_know_is_kept_and_hidden() -> None
     assert (yours.key.name, yours.is_sensitive, yours.is_read_only) == ("your.secret", True, True)
 
 
+def test_a_rate_of_replication_is_no_secret() -> None:
+    broker = BrokerConfig.parse(dynamic_default={"leader.replication.throttled.rate": "1000"})
+    (rate,) = broker.describe_default()
+    assert (rate.value, rate.is_sensitive, rate.key.type.name) == ("1000", False, "LONG")
+
+
 def test_a_setting_without_effect_has_kafkas_range_all_the_same() -> None:
     name = "group.streams.max.standby.replicas"
     with pytest.raises(ConfigError, match=f"Invalid value -1 for configuration {name}: Value must"):
