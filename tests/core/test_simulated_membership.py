@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.belonging import Belonging
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.broker.term import answered
@@ -133,6 +134,34 @@ def test_a_start_after_an_unclean_stop_is_one_after_a_start_that_failed(place: P
     place.stop(2)
     place.start_all()
     assert place.truth().brokers[2].stopped_cleanly
+
+
+def test_an_old_view_of_the_cluster_removes_no_log(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of ZooKeeper may lag: what it tells at a start lacks topics that are new."""
+    place.agree()
+    before = place.truth()
+    make_topics(place, NewTopic("t", 1, 3))
+    columns, host = Columns([b"k"], [b"v"], [1]), place.host("client")
+
+    async def send() -> None:
+        async with Producer(client=place.client()) as producer:
+            await producer.send_columns("t", columns, 0)
+            await producer.flush()
+
+    place.result(host, send())
+    place.stop(2)
+
+    async def read(belonging: Belonging) -> None:
+        belonging.image = before
+
+    monkeypatch.setattr(Belonging, "_read", read)
+    place.start(2)
+    place.wait_for(2)
+    place.agree()
+    found = [name for name in place.brokers[2].storage.directories("") if name.startswith("t-")]
+    assert found == ["t-0"], "it was not deleted and made anew"
 
 
 def test_a_start_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ class Alone:
 
     def start(self) -> None:
         """Begins to take requests."""
+        self._broker.partitions.remove_strays()
         self._queue.start()
 
     def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:

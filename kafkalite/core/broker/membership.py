@@ -444,7 +444,8 @@ class Membership:
         if own is None or own.epoch != self._epoch:
             return
         self._is_settled |= image.settled_epochs.get(node_id) == own.epoch
-        if not self._joined.done():
+        if not self._joined.done():  # the controller has heard of this start: its image is no older
+            self._broker.partitions.remove_strays()
             self._joined.set_result(None)
 
     # -- tasks

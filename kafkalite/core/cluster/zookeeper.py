@@ -10,8 +10,8 @@ runs in another thread and no answer is lost while a client closes.
     caller <── loop   <── inbox         <── kazoo's thread
 
 Reads that lose their connection are sent again until their time is over. After a write whose
-outcome is unknown the next read begins with `sync`: in an ensemble another server may not have
-applied yet what the leader has already taken.
+outcome is unknown the next read begins with `sync`, and so does the first read of a session: in an
+ensemble its server may not have applied yet what the leader has already taken.
 
 A watch of kazoo's fires once. It is set again first and the watcher called then, so the watcher's
 reads miss nothing. After each connection all are set again and all watchers called.
@@ -207,7 +207,7 @@ class ZooKeeperCoordination:
         self._watches: dict[str, _Watch] = {}
         self._unsent: deque[tuple[Send, asyncio.Future[Any]]] = deque()
         self._in_flight = 0
-        self._unknown = 0  # writes whose outcome is unknown
+        self._unknown = 1  # sessions that began, and writes whose outcome is unknown
         self._synced = 0  # of these, how many a `sync` has followed
         self._tasks: set[asyncio.Task[None]] = set()
         self._inbox = _Inbox(self._loop)
@@ -453,6 +453,7 @@ class ZooKeeperCoordination:
         elif state == KazooState.SUSPENDED:
             self._become(Session.SUSPENDED)
         elif not self._is_closing:
+            self._unknown += 1
             self._become(Session.EXPIRED)
             if is_dead:
                 self._begin(self._restart())

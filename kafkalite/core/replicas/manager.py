@@ -118,15 +118,22 @@ class Partitions:
     # -- as the image says
 
     def hold_all(self) -> None:
-        """Opens the logs of all partitions that the image places here; removes the logs of topics
-        that are gone, as where a crash came between record and files."""
+        """Opens the logs of all partitions that the image places here."""
         for topic in self._host.image.topics.values():
             self._hold_whole(topic)
+
+    def remove_strays(self) -> None:
+        """Removes the logs of partitions that have no replica here any more, as where a crash came
+        between record and files. The image must be the cluster's, and not one of an earlier time:
+        it would lack topics that are new."""
         logs, image = self._host.logs, self._host.image
         strays = [where for where in logs.unopened() if not self._is_placed_here(image, where)]
         for where in strays:
             log.warning("%s has no replica here and is removed", where)
-        logs.delete_unopened(*strays)
+        try:
+            logs.delete_unopened(*strays)
+        except StorageError as error:  # the next start finds them again
+            log.error("%s", error)
 
     def _is_placed_here(self, image: ClusterImage, where: TopicPartition) -> bool:
         partition = image.partition(*where)
