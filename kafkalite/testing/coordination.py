@@ -2,7 +2,8 @@
 
     server = CoordinationServer(world.host("zookeeper").loop, Random(seed))
     one = server.client("broker-1", host.loop)      # a `Coordination`, for programs of that host
-    server.cut("broker-1")                          # nothing passes between them until `restore`
+    server.cut("broker-1")                          # nothing passes between them until `restore`,
+                                                    # and a connection that lost a message is dead
     server.reset("broker-1")                        # the connection breaks, and comes back
     server.expire("broker-1")                       # the session ends behind the client's back
     server.lost_answers = 0.1                       # of the writes: done or not, without an answer
@@ -57,7 +58,7 @@ R = TypeVar("R")
 
 ORDER_SECONDS: Final = 1e-6  # between two messages of one connection
 RECONNECT_SECONDS: Final = 0.2
-HEARTBEATS: Final = 3  # in a time-out; a client gives up after two without an answer
+HEARTBEATS: Final = 6  # in a time-out; a client gives up after four without an answer
 
 
 @dataclass(eq=False, slots=True)
@@ -78,6 +79,7 @@ class _Link:
 
     client: SimulatedCoordination
     is_closed: bool = False  # by the server, which takes no more of its messages
+    is_dead: bool = False  # a cut has lost a message, so none that follows arrives, either
     session: _Session | None = None
     last_arrival: float = 0.0  # of a message at the server
     last_answer: float = 0.0  # at the client
@@ -173,11 +175,17 @@ class CoordinationServer:
         """A message of a client, whose loop runs: `act` is done when it arrives."""
         when = max(link.client.loop.time() + self.delay(), link.last_arrival + ORDER_SECONDS)
         link.last_arrival = when
-        if link.client.name not in self._cut:
+        if self._passes(link):
             self.loop.call_at(when, self._arrive, link, act)
 
+    def _passes(self, link: _Link) -> bool:
+        """Whether a message passes now. One that does not takes the connection with it: messages of
+        one connection get lost from some point on, never between others."""
+        link.is_dead = link.is_dead or link.client.name in self._cut
+        return not link.is_dead
+
     def _arrive(self, link: _Link, act: Callable[[], None]) -> None:
-        if link.client.name in self._cut:
+        if not self._passes(link):
             return
         if link.is_closed or self._is_down:
             self._answer(link, partial(link.client.lose, link))
@@ -192,7 +200,7 @@ class CoordinationServer:
         link.client.loop.call_at(when, self._deliver, link, act)
 
     def _deliver(self, link: _Link, act: Callable[[], None]) -> None:
-        if link.client.name not in self._cut:
+        if self._passes(link):
             act()
 
     def _break(self, link: _Link) -> None:
@@ -476,7 +484,7 @@ class SimulatedCoordination:
         link = self._link
         if link is None or self._session is not Session.CONNECTED:
             return
-        if self.loop.time() - self._last_heard > self._timeout_seconds * 2 / HEARTBEATS:
+        if self.loop.time() - self._last_heard > self._timeout_seconds * 4 / HEARTBEATS:
             self.lose(link)
         else:
             self._server.send(link, partial(self._server.ping, link))

@@ -152,11 +152,12 @@ class Faults:
         return True
 
     def crash(self) -> bool:
-        """The machine loses power: now, or in the midst of a change of its disk."""
+        """The machine loses power: now, or in the midst of a change of its disk. Now where a topic
+        may commit what one replica alone has: it may be that one's by then."""
         node_id = self._victim()
         if node_id is None:
             return False
-        at_once = self.random.random() < 0.5
+        at_once = self.random.random() < 0.5 or bool(self.operator.may_lose)
         if not self._may_lose(node_id, at_once=at_once):
             return False
         self._losing = node_id

@@ -55,7 +55,8 @@ class Operator:
         self.has_moved = False  # a request to do so may be on its way, too
         self._random = cluster.random
         self._make_client = make_client
-        self._grows, self._may_lose, self._may_vanish = grows, may_lose, may_vanish
+        self.may_lose = may_lose
+        self._grows, self._may_vanish = grows, may_vanish
         self._numbers = count()
         self._programs: list[tuple[Host, asyncio.Task[Any]]] = []
 
@@ -83,7 +84,7 @@ class Operator:
 
     def elect(self) -> bool:
         """Lets preferred leaders lead, or any replica where records may be lost."""
-        losing = [where for work in self._may_lose for where in work.partitions]
+        losing = [where for work in self.may_lose for where in work.partitions]
         if losing and self._random.random() < 0.5:
             self._begin("elect", lambda a: a.elect_leaders(losing, ElectionType.UNCLEAN))
         else:

@@ -54,6 +54,22 @@ def place() -> Iterator[Place]:
         yield Place(world, 1)
 
 
+def test_a_change_during_a_short_cut_is_heard_of_after_it(place: Place) -> None:
+    """The connection that lost the news is dead, and the next one brings it."""
+    one, two = place.client("one"), place.client("two")
+    place.until(one, Session.CONNECTED)
+    heard: list[str] = []
+    one.watch("/a", heard.append)
+    place.world.pass_seconds(0.1)
+    place.server.cut("one")
+    place.world.result(place.hosts["two"], two.transact([Create("/a", b"")]))
+    place.world.pass_seconds(0.1)
+    place.server.restore()
+    assert heard == []
+    place.world.run(lambda: "/a" in heard, SECONDS)
+    assert place.server.sessions() == {"one": 1, "two": 1}, "its session goes on"
+
+
 @pytest.mark.parametrize("seconds", [4.0, 9.0])
 def test_a_paused_host_loses_its_session_after_the_time_out(place: Place, seconds: float) -> None:
     one, two = place.client("one"), place.client("two")
@@ -257,6 +273,8 @@ class Controller:
         try:
             await store.append([record])
         except (OutcomeUnknown, CoordinationUnavailable):
+            if not store.is_unsettled:
+                raise VersionMismatch("not written: there was no connection") from None
             while store.is_unsettled:
                 try:
                     if not await store.settle():

@@ -10,8 +10,8 @@ import pytest
 from coordinations import SHARED, Backend, Clients, backend_of
 
 from kafkalite.core.cluster import image as images
-from kafkalite.core.cluster.coordination import Coordination, Create
-from kafkalite.core.cluster.image import ClusterRecord
+from kafkalite.core.cluster.coordination import Coordination, Create, Session
+from kafkalite.core.cluster.image import BROKERS_PATH, ClusterRecord
 from kafkalite.core.cluster.registering import (
     BROKER_EPOCHS_PATH,
     end_registration,
@@ -181,6 +181,31 @@ def test_lost_answers_make_neither_two_controllers_nor_two_starts_of_one_number(
     epochs = [seat.epoch for seat in reigns]
     assert len(set(epochs)) == len(epochs) > 4
     assert len(set(starts)) == len(starts) == 12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_registration_whose_answer_was_lost_does_not_stand_in_the_way_of_the_next(
+    seed: int,
+) -> None:
+    """The coordination is away meanwhile. The session outlives that, and so does the registration,
+    if it was written."""
+    with World() as world:
+        server = CoordinationServer(world.host("zookeeper").loop, Random(seed))
+        host = world.host("broker")
+        client = server.client("broker", host.loop, session_timeout_ms=2_000)
+        world.run(lambda: client.session is Session.CONNECTED, 10)
+        made = [Create(BROKERS_PATH, b""), Create(BROKER_EPOCHS_PATH, b"0")]
+        world.result(host, client.transact(made))
+        server.lost_answers = 1.0
+        attempt = host.spawn(registered(client, 1, patience_s=60))
+        world.pass_seconds(0.1)
+        server.stop()
+        world.run(attempt.done, 60)
+        with pytest.raises(CoordinationError):
+            attempt.result()
+        server.lost_answers = 0.0
+        server.start()
+        assert world.result(host, registered(client, 1, patience_s=1)) in (1, 2)
 
 
 def test_brokers_without_an_id_get_ids_of_their_own(shared: Backend) -> None:
