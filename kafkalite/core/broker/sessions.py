@@ -224,15 +224,16 @@ class FetchSessions:
         """All partitions are in the request, which may begin a session."""
         if request.session_id != NO_SESSION:
             self._close(request.session_id)
-        reading = Reading(asked, replica_of(request), now_ms)
-        self._note_order(reading)
+        replica = replica_of(request)
+        reading = Reading(asked, replica, now_ms)
+        if replica is not None:
+            self._note_order(reading, replica)
         return OpenFetch(reading, request.session_epoch == FIRST_EPOCH, by_id)
 
-    def _note_order(self, reading: Reading) -> None:
+    def _note_order(self, reading: Reading, replica: Replica) -> None:
         """Looks at all partitions of a follower's session again if another of its requests came
         in between."""
-        replica = reading.replica
-        if replica is not None and self._last_asked.get(replica.node_id) is not reading:
+        if self._last_asked.get(replica.node_id) is not reading:
             self._last_asked[replica.node_id] = reading
             reading.look_at_all()
 
@@ -277,7 +278,8 @@ class FetchSessions:
         self._sessions[session.session_id] = session
         session.used_ms, session.epoch = now_ms, epoch
         session.reading.fetched_ms = now_ms
-        self._note_order(session.reading)
+        if session.reading.replica is not None:
+            self._note_order(session.reading, session.reading.replica)
         if session.uses_topic_ids:
             session.resolve(names)
         return OpenFetch(session.reading, False, session.uses_topic_ids, session, session.epoch)
