@@ -529,6 +529,7 @@ class Faults:
                 error = starting.exception()
                 if not isinstance(error, KafkaliteError):
                     self.cluster.defects.append(f"{broker.name} does not start: {error!r}")
+                self._armed.discard(node_id)
                 self.cluster.kill(node_id)
                 self._away(node_id)
         for node_id in sorted(self._spoiled):
