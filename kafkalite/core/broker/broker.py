@@ -35,7 +35,7 @@ from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.purgatory import DelayedDeletion
 from kafkalite.core.broker.reaching import OtherBrokers
-from kafkalite.core.broker.reading import Replica
+from kafkalite.core.broker.reading import Reading
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
 from kafkalite.core.broker.survey import Survey
@@ -58,6 +58,7 @@ from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.fetch import FetchPartition
 from kafkalite.core.protocol.peers import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -349,14 +350,16 @@ class Broker:
     # -- replication
 
     def follower_fetched(
-        self, partition: Partition, replica: Replica, offset: int, log_start_offset: int
+        self, partition: Partition, reading: Reading, wanted: FetchPartition
     ) -> None:
-        """A follower fetches from `offset` on: what it has now may be committed by that. ApiError
-        if its broker has no replica of `partition`, or fetched before it was started again.
+        """A follower fetches: what it has now may be committed by that. ApiError if its broker has
+        no replica of `partition`, or fetched before it was started again.
 
         A broker that is not registered fetches under no epoch. It joins no in-sync set by that: its
         next life, which is registered, may have lost what this one has.
         """
+        replica = reading.replica
+        assert replica is not None, "a consumer reads"
         broker, epoch = self.image.brokers.get(replica.node_id), replica.broker_epoch
         known = NO_EPOCH if broker is None else broker.epoch
         if NO_EPOCH < epoch < known:
@@ -364,8 +367,14 @@ class Broker:
             words = f"{where}: broker {replica.node_id} fetches under epoch {epoch}, not {known}"
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, words)
         is_active = broker is not None and not broker.in_controlled_shutdown
-        is_eligible = is_active and epoch == known
-        fetch = FollowerFetch(replica.node_id, offset, log_start_offset, epoch, is_eligible)
+        fetch = FollowerFetch(
+            replica.node_id,
+            wanted.fetch_offset,
+            wanted.log_start_offset,
+            epoch,
+            is_eligible=is_active and epoch == known,
+            confirmed_ms=reading.confirmed_ms,
+        )
         self.settle(partition, partition.fetched(fetch, self.monotonic_ms()))
         if self.deletions:
             self.waiting.look_again(partition)

@@ -35,6 +35,7 @@ SESSION_IS_GONE: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
 PAUSE_MS: Final = 200
+FIRST_WAIT_MS: Final = 10  # of a request that begins a session
 SILENCE_MS: Final = 2_000  # of a leader, beyond its wait; longer once it proves to be slow
 BYTES_PER_SLICE: Final = 1 << 20  # appended in one turn of the loop
 
@@ -236,6 +237,8 @@ class LeaderLoop:
         """What to ask for; the answer is not waited for beyond the end of a rest."""
         config, now_ms = self._host.config, self._host.monotonic_ms()
         wait_ms = min(config["replica.fetch.wait.max.ms"], FETCH_WAIT_MS_MAX)
+        if self._session.is_new:  # its second request tells the leader that it is one
+            wait_ms = min(wait_ms, FIRST_WAIT_MS)
         rests = [until_ms - now_ms for until_ms in self._resting.values()]
         return FetchLimits(
             max(0, min([wait_ms, *rests])),

@@ -16,13 +16,14 @@ Source KIP-227; apache/kafka `FetchContext`, `DelayedFetch`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.protocol.fetch import FetchPartition, PartitionData
 from kafkalite.core.types import TopicPartition
 
+LONG_AGO_MS: Final = -(1 << 62)
 Key = tuple[str | bytes, int]  # the topic by name or by id, as the reader calls it; the partition
 Parked: TypeAlias = DelayedFetch[TopicPartition]
 
@@ -62,7 +63,9 @@ class Reading:
         "_places",
         "_stale",
         "_watched",
+        "answered_ms",
         "asked",
+        "confirmed_ms",
         "fetched_ms",
         "found",
         "has_changed",
@@ -75,6 +78,7 @@ class Reading:
         self.asked = asked  # in the order to read them
         self.replica = replica  # None: a consumer reads
         self.fetched_ms = now_ms  # when it was last asked for records
+        self.answered_ms = self.confirmed_ms = LONG_AGO_MS  # `confirmed`
         self.found: dict[Key, PartitionData] = {}  # by looks since the last answer
         self._stale: set[Key] | None = None  # to be looked at; None: everything
         self._places: dict[Key, int] | None = None  # the order of `asked`, once it matters
@@ -90,6 +94,14 @@ class Reading:
     def replica_id(self) -> int:
         """The broker whose followers read."""
         return -1 if self.replica is None else self.replica.node_id
+
+    def confirmed(self) -> None:
+        """The next request of a session has come: the reader has had the last answer, and goes on.
+
+        When that answer left is all that is known of the time at which the request did: it may
+        have waited for a broker that was paused.
+        """
+        self.confirmed_ms = self.answered_ms
 
     # -- what is asked
 
@@ -182,6 +194,10 @@ class Reading:
                 self.has_changed = True
         del self._watched[partition]
         return False
+
+    def still_asks(self, partition: Watched) -> bool:
+        """Whether the reader asks for a partition that is watched for it."""
+        return self._watched.get(partition) in self.asked
 
     def in_order(self, keys: Collection[Key]) -> Collection[Key]:
         """These of the reader's partitions, in the order to read them."""

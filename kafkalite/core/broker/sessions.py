@@ -11,7 +11,8 @@ end, so that the others come first the next time that `max_bytes` does not suffi
 
 When all slots are taken a new session gets one of a session that was not used for EVICTION_MS;
 else of the smallest among those older than EVICTION_MS, if it has no more partitions than the new
-one. If there is none the reader goes on without a session.
+one. If there is none the reader goes on without a session. Sessions of followers go only where they
+were not used for so long, and begin even if there is no slot.
 
 A broker whose followers fetch has one session at a time, but uses several connections: a request
 that it has given up may come after later ones, with older positions, which their leaders note. Once
@@ -279,6 +280,7 @@ class FetchSessions:
         session.used_ms, session.epoch = now_ms, epoch
         session.reading.fetched_ms = now_ms
         if session.reading.replica is not None:
+            session.reading.confirmed()
             self._note_order(session.reading, session.reading.replica)
         if session.uses_topic_ids:
             session.resolve(names)
@@ -339,10 +341,12 @@ class FetchSessions:
         return FetchResponse(session_id=began.session_id), told
 
     def _begin(self, fetch: OpenFetch, now_ms: int) -> FetchSession | None:
-        """A new session; None if there is no room for it."""
+        """A new session; None if there is no room for it. There always is for followers: by their
+        sessions they confirm who leads."""
         reading = fetch.reading
         size = len(reading.asked)
-        if len(self._sessions) >= self._slots_max and not self._evict(size, now_ms):
+        is_full = len(self._sessions) >= self._slots_max
+        if is_full and not self._evict(size, now_ms) and reading.replica is None:
             return None
         session_id = self._random.randint(1, ID_MAX)
         while session_id in self._sessions:
@@ -365,7 +369,11 @@ class FetchSessions:
             return False
         session = next(iter(self._sessions.values()))
         if now_ms - session.used_ms <= EVICTION_MS:
-            old = [s for s in self._sessions.values() if now_ms - s.created_ms > EVICTION_MS]
+            old = [
+                each
+                for each in self._sessions.values()
+                if now_ms - each.created_ms > EVICTION_MS and each.reading.replica is None
+            ]
             if not old:
                 return False
             session = min(old, key=lambda each: len(each.reading.asked))

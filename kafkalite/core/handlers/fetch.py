@@ -367,6 +367,8 @@ class _Fetching:
         return encoding.result()
 
     def _count(self) -> None:
+        if self.opened.reading.replica is not None and not self.opened.is_superseded:
+            self.opened.reading.answered_ms = self.broker.monotonic_ms()
         for topic, byte_count in self.found_by_topic.items():
             self.broker.metrics.fetched(topic, byte_count)
         if self.throttled_bytes:
@@ -496,11 +498,8 @@ class _Fetching:
         if parts_at is not None:
             self.has_errors = True  # nothing is waited for
             return replace(_without_records(partition), diverging_epoch=EpochEndOffset(*parts_at))
-        replica = self.opened.reading.replica
-        if replica is not None and self.notes_followers:
-            self.broker.follower_fetched(
-                partition, replica, wanted.fetch_offset, wanted.log_start_offset
-            )
+        if self.opened.reading.replica is not None and self.notes_followers:
+            self.broker.follower_fetched(partition, self.opened.reading, wanted)
         return None
 
     def _partition(self, asked: Asked) -> Partition:

@@ -81,9 +81,14 @@ class FetchSession:
             self._changed.pop(key, None)
             self._forgotten[key] = None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the next request begins it."""
+        return self.epoch == FIRST_EPOCH
+
     def request(self, broker_epoch: int, limits: FetchLimits) -> FetchRequest:
         """The next request."""
-        is_full = self.epoch == FIRST_EPOCH
+        is_full = self.is_new
         named = self.positions if is_full else self._changed
         request = FetchRequest(
             replica_state=ReplicaState(self.node_id, broker_epoch),

@@ -91,6 +91,7 @@ class FollowerFetch:
     log_start_offset: int = NO_OFFSET
     broker_epoch: int = NO_BROKER_EPOCH
     is_eligible: bool = True  # its broker is registered in this very epoch, and not leaving
+    confirmed_ms: int = LONG_AGO_MS  # it was sent then at the earliest
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class FollowerState:
     log_start_offset: int = NO_OFFSET
     broker_epoch: int = NO_BROKER_EPOCH
     fetched_ms: int = LONG_AGO_MS
+    confirmed_ms: int = LONG_AGO_MS  # until then, at least, it took this broker for the leader
     left_ms: int = LONG_AGO_MS  # when it left the in-sync set
     leader_end_when_fetched: int = NO_OFFSET
     is_eligible: bool = True
@@ -122,6 +124,7 @@ class FollowerState:
         self.fetched_ms, self.leader_end_when_fetched = now_ms, leader_end
         self.log_end_offset, self.log_start_offset = offset, fetch.log_start_offset
         self.broker_epoch, self.is_eligible = fetch.broker_epoch, fetch.is_eligible
+        self.confirmed_ms = max(self.confirmed_ms, fetch.confirmed_ms)
 
 
 @dataclass(slots=True)
@@ -224,19 +227,25 @@ class Leader:
             state.fetched_ms = max(state.fetched_ms, fetched_ms)
             state.caught_up_ms = max(state.caught_up_ms, fetched_ms)
 
-    def is_confirmed(self, since_ms: int, *, by_all: bool) -> bool:
-        """Whether members of the maximal in-sync set have fetched since then: all, or one at least.
+    def still_confirms(self, node_id: int, confirmed_ms: int) -> None:
+        """The same, of the time at which the follower took this broker for the leader."""
+        state = self.followers.get(node_id)
+        if state is not None:
+            state.confirmed_ms = max(state.confirmed_ms, confirmed_ms)
 
-        A successor would be one of these members, and fetch no more from this broker. So there is
-        none if all fetch; but they do not while one is merely paused. If one fetches, it may be cut
-        off together with this broker.
+    def is_confirmed(self, since_ms: int, *, by_all: bool) -> bool:
+        """Whether members of the maximal in-sync set took this broker for the leader since then:
+        all, or one at least.
+
+        A successor would be one of these members. So there is none if all confirm this broker; but
+        they do not while one is merely paused. If one does, it may be cut off together with it.
         """
         known = self.followers
-        fetched = [
-            node in known and known[node].fetched_ms >= since_ms
+        confirmed = [
+            node in known and known[node].confirmed_ms >= since_ms
             for node in self.maximal_in_sync - {self.node_id}
         ]
-        return not fetched or (all(fetched) if by_all else any(fetched))
+        return not confirmed or (all(confirmed) if by_all else any(confirmed))
 
     def tick(self, now_ms: int, eligible: Mapping[int, int] | None = None) -> Outcome[Any]:
         """Finds followers that lag, and repeats a question without an answer. `eligible` are the

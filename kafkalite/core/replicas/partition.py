@@ -69,6 +69,13 @@ class FollowerWatcher(Watcher, Protocol):
     def fetched_ms(self) -> int:
         """When it last asked for records, monotonic."""
 
+    @property
+    def confirmed_ms(self) -> int:
+        """When it asked for them at the earliest."""
+
+    def still_asks(self, partition: Partition) -> bool:
+        """Whether it asks for this partition, and not for others alone."""
+
 
 @dataclass(slots=True, eq=False)
 class Partition:
@@ -205,7 +212,8 @@ class Partition:
         if leader is None or not leader.followers:
             return NO_CHANGE
         for each in self.followers:
-            leader.still_fetches(each.replica_id, each.fetched_ms)
+            if each.still_asks(self):
+                leader.still_fetches(each.replica_id, each.fetched_ms)
         return self._settled(leader.tick(now_ms, eligible))
 
     def altered(self, asked: AlterPartition, answer: Altered | ErrorCode, now_ms: int) -> Change:
@@ -225,7 +233,8 @@ class Partition:
         if leader is None or self.replication.is_alone:
             return leader is not None
         for each in self.followers:
-            leader.still_fetches(each.replica_id, each.fetched_ms)
+            if each.still_asks(self):
+                leader.still_confirms(each.replica_id, each.confirmed_ms)
         return leader.is_confirmed(now_ms - CONFIRMED_MS, by_all=by_all)
 
     def wanted(self, now_ms: int) -> Position | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -25,7 +26,9 @@ from kafkalite.core.protocol.fetch import (
     FetchTopic,
     ForgottenTopic,
     PartitionData,
+    ReplicaState,
 )
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode
 
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
@@ -215,8 +218,43 @@ def test_a_full_cache_gives_no_session_unless_another_deserves_to_go() -> None:
     assert (len(it.sessions), it.sessions.evictions) == (2, 2)
 
 
-def test_without_slots_there_are_no_sessions() -> None:
-    assert Told(slots_max=0).ask(request(0, 0, 0)).session_id == 0
+def test_without_slots_there_are_no_sessions_but_those_of_followers() -> None:
+    it = Told(slots_max=0)
+    assert it.ask(request(0, 0, 0)).session_id == 0
+    assert it.ask(replace(request(0, 0, 0), replica_state=ReplicaState(2, 7))).session_id > 0
+    old_ms = EVICTION_MS + 2
+    assert it.ask(request(0, 0, 1, 2), now_ms=old_ms - 3).session_id == 0
+    assert it.sessions.evictions == 0
+
+
+def test_a_follower_confirms_its_leader_by_the_answers_that_it_has_had() -> None:
+    """Its request may have waited for a broker that was paused: when it was sent nobody knows."""
+    it, state = Told(), ReplicaState(2, 7)
+    begun = it.open(replace(request(0, 0, 0), replica_state=state), now_ms=100)
+    assert begun.reading.confirmed_ms < 0
+    begun.reading.answered_ms = 110
+    begun.reading.found = {key: data(0) for key in begun.reading.asked}
+    found = it.sessions.answer(begun, lambda: 110).session_id
+    next_one = it.open(replace(request(found, 1), replica_state=state), now_ms=9_000)
+    assert (next_one.reading.confirmed_ms, next_one.reading.fetched_ms) == (110, 9_000)
+
+
+def test_a_partition_that_is_forgotten_is_not_asked_for_though_it_is_watched() -> None:
+    class Held:
+        topic_partition = TopicPartition("t", 0)
+
+        def __init__(self) -> None:
+            self.watchers: dict[Any, None] = {}
+            self.followers: dict[Any, None] = {}
+
+    held, it = Held(), Told()
+    reading = it.open(request(0, 0, 0, 1)).reading
+    (key, _) = reading.asked
+    assert not reading.still_asks(held)
+    reading.watch(held, key)
+    assert reading.still_asks(held)
+    reading.forget(key)
+    assert not reading.still_asks(held)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=30))

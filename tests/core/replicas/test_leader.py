@@ -274,11 +274,13 @@ def test_all_that_the_controller_takes_for_in_sync_have_all_that_is_committed(
 def test_followers_that_fetch_confirm_who_leads() -> None:
     leader = leading()
     assert not leader.is_confirmed(0, by_all=False)
-    leader.fetched(fetch(2, 10), 100)
+    leader.fetched(fetch(2, 10), 90)
+    assert not leader.is_confirmed(0, by_all=False), "it may have been sent at any time before"
+    leader.fetched(fetch(2, 10, confirmed_ms=100), 1_000)
     assert leader.is_confirmed(100, by_all=False)
     assert not leader.is_confirmed(101, by_all=False)
     assert not leader.is_confirmed(100, by_all=True)
-    leader.fetched(fetch(3, 10), 150)
+    leader.still_confirms(3, 150)
     assert leader.is_confirmed(100, by_all=True)
 
 
