@@ -48,7 +48,7 @@ SUITES: dict[str, Suite] = {
         goka,
     )
 }
-OUR_VERSION = "3.8"  # of Apache Kafka, by the versions of the APIs that we serve
+OUR_VERSION = "3.9"  # of Apache Kafka, by the versions of the APIs that we serve
 NOT_RUN = 3
 ALONE = Target("", 0, OUR_VERSION, is_ours=True)  # the broker for which suites say `passing_min`
 

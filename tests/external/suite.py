@@ -40,7 +40,7 @@ class Target:
 
     host: str
     port: int
-    version: str  # of Apache Kafka, whose abilities it claims, as in 3.8
+    version: str  # of Apache Kafka, whose abilities it claims, as in 3.9
     is_ours: bool
     others: tuple[str, ...] = ()  # the addresses of the other brokers of its cluster
 

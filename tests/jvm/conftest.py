@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-KAFKA, LOG4J = "4.3.1", "2.25.1"
+KAFKA, OLD_KAFKA, LOG4J = "4.3.1", "3.9.2", "2.25.1"
 ARTIFACTS = [
     f"org.apache.kafka:kafka_2.13:{KAFKA}",
     f"org.apache.kafka:kafka-tools:{KAFKA}",
@@ -25,6 +25,7 @@ ARTIFACTS = [
 ]
 TEST_DRIVER = [f"org.apache.kafka:kafka-streams-test-utils:{KAFKA}"]
 MIRROR_MAKER = [f"org.apache.kafka:connect-mirror:{KAFKA}", *ARTIFACTS[3:]]
+OLD_TOOLS = [f"org.apache.kafka:kafka-tools:{OLD_KAFKA}", *ARTIFACTS[3:]]
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 SECONDS_MAX = 100
@@ -125,11 +126,12 @@ class Jvm:
     """Java programs with Apache Kafka's jars on their class path."""
 
     def __init__(
-        self, jars: Path, folder: Path, sources: Path, options: Iterable[str] = ()
+        self, jars: Path, folder: Path, sources: Path | None, options: Iterable[str] = ()
     ) -> None:
         """Compiles `sources` into `folder`."""
-        javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
-        subprocess.run([*javac, *map(str, sorted(sources.glob("*.java")))], check=True)
+        if sources is not None:
+            javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
+            subprocess.run([*javac, *map(str, sorted(sources.glob("*.java")))], check=True)
         (folder / "log4j2.properties").write_text(LOGGING)
         logs = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         self._command = ["java", *QUICK, *options, logs, "-cp", f"{jars}/*:{folder}"]
@@ -192,6 +194,15 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
     is_given = any(given.glob("kafka-streams-test-utils-*.jar"))
     jars = given if is_given else jars_of(f"streams-test-utils-{KAFKA}", TEST_DRIVER)
     return Jvm(jars, tmp_path_factory.mktemp("oracle"), Path(__file__).parent / "streams")
+
+
+@pytest.fixture(scope="session")
+def old_jvm(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+    """Tools that Apache Kafka 4 has no more."""
+    require_java()
+    jars = jars_of(f"kafka-tools-{OLD_KAFKA}", OLD_TOOLS)
+    folder = tmp_path_factory.mktemp("old-jvm")
+    return Jvm(jars, folder, None)
 
 
 @pytest.fixture(scope="session")

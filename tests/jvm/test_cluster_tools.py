@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,25 @@ def test_what_each_broker_tells(tool: Tool, jvm: Any, cluster: EmbeddedCluster) 
     )
     assert done.returncode == 1
     assert "DESCRIBE_QUORUM" in done.stdout + done.stderr
+
+
+def test_replica_verification_compares_the_bytes_of_all_replicas(
+    old_jvm: Any, cluster: EmbeddedCluster
+) -> None:
+    """The tool of Apache Kafka 3.9 fetches from leader and followers as no replica, number -2. It
+    gets to an offset once the bytes below it are the same everywhere."""
+    create(cluster, "compared", [1, 2, 3])
+    produce(cluster, "compared", [b"%d" % number for number in range(1_000)], acks="all")
+    options = ["--broker-list", cluster.bootstrap_servers, "--topics-include", "compared"]
+    options += ["--report-interval-ms", "500"]
+    done = "max lag is 0 for partition compared-0 at offset 1000 among 1 partitions"
+    with old_jvm.running(f"{TOOLS}.ReplicaVerificationTool", *options) as verifying:
+        reports = list(islice(verifying.stdout, 3))
+        while done not in reports[-1]:
+            assert len(reports) < 2 * PATIENCE_SECONDS, reports[-3:]
+            reports.append(next(verifying.stdout))
+    assert "verification process is started" in reports[0]
+    assert all("max lag is" in line for line in reports[1:]), reports
 
 
 def test_a_console_consumer_reads_what_is_committed_while_its_coordinator_dies(

@@ -82,7 +82,7 @@ Answer: TypeAlias = FetchResponse | Framed | Pending[Any]
 NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-@handles(ApiKey.FETCH, versions=(4, 16))
+@handles(ApiKey.FETCH, versions=(4, 17))
 def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer:
     """Returns records at once if there are enough or an error; waits for more otherwise."""
     by_id = context.api_version >= TOPIC_IDS_SINCE_V

@@ -98,9 +98,9 @@ def read_produce(body, int version):
 def read_poll(body, int version):
     """(session_id, session_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, topic,
     partition, current_leader_epoch, fetch_offset, partition_max_bytes) of a consumer's request for
-    one partition, without tagged fields, v4 to v16. The topic is a name, from v13 on the bytes of
+    one partition, without tagged fields, v4 to v17. The topic is a name, from v13 on the bytes of
     an id, and None where the request names no partition."""
-    return read(body, version, poll_fields) if 4 <= version <= 16 else None
+    return read(body, version, poll_fields) if 4 <= version <= 17 else None
 
 
 ctypedef object (*Fields)(Cursor *at, int version)
@@ -298,7 +298,7 @@ def write_poll(
     bint is_committed, int64_t record_bytes,
 ):
     """The frame that gives the reader of one partition `record_bytes` bytes of records, up to where
-    they stand, v4 to v16; `topic` is a name, from v13 on the bytes of an id. Behind the records the
+    they stand, v4 to v17; `topic` is a name, from v13 on the bytes of an id. Behind the records the
     tagged fields of flexible versions follow: `NO_TAGS`."""
     cdef bint flexible = version >= 12
     cdef Pen pen

@@ -5,7 +5,7 @@ Source: FetchRequest.json, FetchResponse.json.
   sessions (KIP-227); v9 current_leader_epoch (KIP-320); v10 zstd (KIP-110); v11 rack_id and
   preferred_read_replica (KIP-392); v12 flexible, last_fetched_epoch and diverging_epoch (KIP-595);
   v13 topic ids for names (KIP-516); v14 as v13; v15 replica_state for replica_id (KIP-903);
-  v16 node_endpoints (KIP-951).
+  v16 node_endpoints (KIP-951); v17 replica_directory_id, which KRaft's voters tell (KIP-853).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class FetchPartition:
     last_fetched_epoch: Annotated[Int32, Since(12)] = -1
     log_start_offset: Annotated[Int64, Since(5)] = -1
     partition_max_bytes: Int32 = 0
+    replica_directory_id: Annotated[Uuid, Tag(0, since=17)] = ZERO_UUID
 
 
 @struct
@@ -67,7 +68,7 @@ class ForgottenTopic:
     partitions: tuple[Int32, ...] = ()
 
 
-@message(api_key=1, versions=(4, 16), flexible_since=12)
+@message(api_key=1, versions=(4, 17), flexible_since=12)
 class FetchRequest(Request["FetchResponse"]):
     """Asks for records; from consumers and, with a replica id, from followers."""
 
@@ -135,7 +136,7 @@ class FetchableTopicResponse:
     partitions: tuple[PartitionData, ...] = ()
 
 
-@message(api_key=1, versions=(4, 16), flexible_since=12, response=True)
+@message(api_key=1, versions=(4, 17), flexible_since=12, response=True)
 class FetchResponse:
     """Record batches, whole but for the last one of a partition, which may be cut off."""
 

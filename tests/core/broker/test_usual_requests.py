@@ -267,7 +267,7 @@ def usual(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
         isolation_level=draw(st.sampled_from([0, 1])),
         topics=(FetchTopic(topic, placeholder(topic), partitions=(partition,)),),
     )
-    version = draw(st.integers(4, 16))
+    version = draw(st.integers(4, 17))
     return ApiKey.FETCH, version, encode(fetch, version)
 
 
@@ -306,7 +306,7 @@ def odd(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
         key, version = ApiKey.PRODUCE, draw(st.integers(0, 11))
         message = draw(produces())
     else:
-        key, version = ApiKey.FETCH, draw(st.integers(4, 16))
+        key, version = ApiKey.FETCH, draw(st.integers(4, 17))
         message = draw(fetches())
     try:
         body = bytearray(encode(message, version))
@@ -423,7 +423,7 @@ def turns(draw: st.DrawFn) -> tuple[str, int, int, bool]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    version=st.integers(7, 16),
+    version=st.integers(7, 17),
     count=st.sampled_from([1, 1, 2]),
     told=st.lists(turns(), min_size=5, max_size=40),
 )

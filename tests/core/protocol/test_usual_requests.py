@@ -49,7 +49,7 @@ int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (
 names = st.text(max_size=20) | st.sampled_from(["t" * 126, "t" * 127, "t" * 249, "t" * 250])
 topics = names.filter(lambda name: len(name.encode()) <= 249)
 records = st.binary(max_size=40) | st.integers(100, 300).map(bytes)
-produce_versions, fetch_versions = st.integers(3, 11), st.integers(4, 16)
+produce_versions, fetch_versions = st.integers(3, 11), st.integers(4, 17)
 topic_ids = st.uuids()
 
 
