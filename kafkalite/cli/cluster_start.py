@@ -192,7 +192,7 @@ class _Keeper:
             started = time.monotonic()
             try:
                 self._start()
-            except KafkaliteError as error:
+            except (KafkaliteError, OSError) as error:  # the latter: no process, no descriptor left
                 if not self._stop.wait(0):
                     say(f"{self._name}: {error}")
 

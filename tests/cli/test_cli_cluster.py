@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafkalite import EmbeddedBroker
-from kafkalite.cli import cluster_moves
+from kafkalite.cli import cluster_moves, cluster_start
 from kafkalite.cli.cluster_start import DEATHS_MAX, PAUSE_SECONDS_MAX, SOON_SECONDS, Restarts
 from kafkalite.clients.admin.client import ConfigResource, ResourceType
 from kafkalite.errors import BrokerUnavailable, KafkaliteError
@@ -60,6 +60,34 @@ def test_plans_of_one_broker(run: Run, topic: str) -> None:
     for command, words in refused:
         assert run("cluster", *command, code=1).err.endswith(words)
     assert "does not exist" in run("cluster", "move", f"{topic}-x", "--to", "1", code=1).err
+
+
+def test_a_child_that_cannot_be_started_for_now_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where the system has no process left."""
+    monkeypatch.setattr(cluster_start, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(cluster_start, "FIRST_PAUSE_SECONDS", 0)
+    tries: list[int] = []
+    stop = cluster_start._Stop()
+
+    def start() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise BlockingIOError("no process left")
+        stop.want("enough")
+
+    keeper = cluster_start._Keeper(
+        "broker 1",
+        stop,
+        is_running=lambda: False,
+        why=lambda: "died",
+        start=start,
+        give_up=lambda name: stop.want(f"{name} is given up"),
+    )
+    keeper.thread.join(10)
+    assert (len(tries), stop.reason) == (2, "enough")
+    assert "broker 1: no process left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
