@@ -501,7 +501,7 @@ class Client(Lifetime):
         node = self.cluster.nodes.get(node_id)
         try:
             await self._find_coordinator(key, kind, "coordinator", but=node)
-        except (ApiError, BrokerUnavailable):
+        except KafkaliteError:  # the coordinator may answer all the same
             return False
         return self._coordinators.get((kind, key), node_id) != node_id
 

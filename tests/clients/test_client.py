@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.clients.cluster import NEWEST, Client, parse_bootstrap
+from kafkalite.clients.cluster import GROUP_KEY, NEWEST, Client, parse_bootstrap
 from kafkalite.core.peers.connection import open_connection
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import ApiKey
@@ -398,3 +398,20 @@ def test_bootstrap_servers_are_read(text: str, addresses: list[tuple[str, int]])
 def test_what_is_no_bootstrap_server_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap server"):
         parse_bootstrap(text)
+
+
+def test_a_silent_coordinator_is_waited_for_whoever_answers_nonsense(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look for its successor that fails says nothing about it."""
+
+    async def nonsense(*_: object, **__: object) -> int:
+        raise WireError("not a broker")
+
+    async def story() -> None:
+        async with asyncio.timeout(5):
+            client = Client("127.0.0.1:1")
+            monkeypatch.setattr(client, "_find_coordinator", nonsense)
+            assert not await client._has_moved("group", GROUP_KEY, 1)
+
+    asyncio.run(story())
