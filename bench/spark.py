@@ -106,6 +106,8 @@ def cases(counts: dict[str, int], sunk: int) -> Iterator[Case]:
         yield Case(f"{words} batch -> noop", count, read, read, batch, cpu)
         to_noop: Request = {"action": "stream", "topic": topic, "sink": "noop"}
         yield Case(f"{words} stream -> noop", count, to_noop, to_noop, stream, cpu)
+        prepared: Request = {"action": "prepared", "rows": count, "size": BYTES[topic]}
+        yield Case(f"{words} prepared batches, a stream -> noop", count, prepared, to_noop)
         to_parquet = to_noop | {"sink": "parquet"}
         yield Case(f"{words} stream -> Parquet", count, to_parquet, to_parquet)
         load: Request = {"action": "load", "topic": topic, "value": "string"}

@@ -126,7 +126,17 @@ class Driver:
     def do_stream(self, topic: str, sink: str) -> dict[str, Any]:
         """What is there, as a stream, thrown away or into Parquet."""
         named = {"columns": ",".join(COLUMNS)} if self.form == OURS else {}
-        rows = self._stream(topic, **named)
+        return self._streamed(self._stream(topic, **named), sink)
+
+    def do_prepared(self, rows: int, size: int) -> dict[str, Any]:
+        """The same query over a source that reads nothing."""
+        from bench.spark_prepared import NAME, PreparedSource
+
+        self.spark.dataSource.register(PreparedSource)
+        reader = self.spark.readStream.format(NAME).options(rows=str(rows), size=str(size))
+        return self._streamed(reader.load(), "noop")
+
+    def _streamed(self, rows: DataFrame, sink: str) -> dict[str, Any]:
         columns = (*COLUMNS[:-1], "CAST(value AS STRING) AS v")
         writer = rows.selectExpr(*columns).writeStream.format(sink)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))

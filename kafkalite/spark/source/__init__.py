@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.errors import ConfigError
-from kafkalite.spark.processes import errors_in_one_line
+from kafkalite.spark.processes import errors_in_one_line, freeze_modules
 from kafkalite.spark.source.batch import BatchReader, PruningReader
 from kafkalite.spark.source.reading import VALUE_SCHEMA, Reading
 from kafkalite.spark.source.stream import StreamReader
@@ -53,6 +53,7 @@ class KafkaliteSource(DataSource):
         columns = from_arrow_schema(reading.columns())
         if reading.schema is not None:
             columns["value"].metadata = {VALUE_SCHEMA: reading.schema}
+        freeze_modules()
         return columns
 
     @errors_in_one_line()
@@ -65,6 +66,7 @@ class KafkaliteSource(DataSource):
     @errors_in_one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader; never the simple kind, which ignores limits."""
+        freeze_modules()
         return StreamReader(dict(self.options), _value_schema(schema))
 
     @errors_in_one_line()
