@@ -86,8 +86,8 @@ def test_a_break_is_found(
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
-        (breaks.truncates_to_the_high_watermark, 7),
-        (breaks.counts_a_follower_too_early, 17),
+        (breaks.truncates_to_the_high_watermark, 6),
+        (breaks.counts_a_follower_too_early, 21),
         (breaks.acknowledges_before_the_in_sync_set_has_it, 2),
         (breaks.acknowledges_after_its_deposition, 3),
     ],
