@@ -8,6 +8,7 @@ and each broker has a network of its own, which is cut.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -196,6 +197,10 @@ def small_disks(folder: Path) -> Iterator[Path | None]:
             subprocess.run(command, check=True)
             mounted.append(disk)
         yield folder
+    except BaseException:
+        for disk in mounted:  # for whoever looks for the reason
+            shutil.copytree(disk, folder / f"{disk.name}-at-the-end")
+        raise
     finally:
         for disk in mounted:
             subprocess.run(["umount", str(disk)], check=True)
@@ -217,10 +222,16 @@ def network() -> Iterator[Network | None]:
 def test_whatever_happens_to_brokers_nothing_acknowledged_is_lost(
     seed: int, tmp_path: Path
 ) -> None:
-    with small_disks(tmp_path) as disks, network() as hosts:
+    with (
+        small_disks(tmp_path) as disks, network() as hosts, (tmp_path / "log").open("w") as log
+    ):  # fmt: skip
+
+        def note(name: str, line: str) -> None:
+            print(name, line, file=log, flush=True)
+
         if hosts is None:
-            cluster = EmbeddedCluster(tmp_path, overrides=SETTINGS)
+            cluster = EmbeddedCluster(tmp_path, overrides=SETTINGS, on_log=note)
         else:
-            cluster = SpreadCluster(tmp_path, hosts.hosts[1:], overrides=SETTINGS)
+            cluster = SpreadCluster(tmp_path, hosts.hosts[1:], overrides=SETTINGS, on_log=note)
         with cluster:
             Faulty(cluster, disks, hosts, seed).live()

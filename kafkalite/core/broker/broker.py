@@ -36,6 +36,7 @@ from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.purgatory import DelayedDeletion
 from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.broker.reading import Reading
+from kafkalite.core.broker.refused_batches import RefusedBatches
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
 from kafkalite.core.broker.survey import Survey
@@ -122,6 +123,7 @@ class Broker:
         self.logs = logs
         self.metrics = BrokerMetrics()
         self.kept_answers = KeptAnswers()
+        self.refused_batches = RefusedBatches()
         self.loggers = Loggers()
         self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]

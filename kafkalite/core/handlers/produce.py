@@ -14,7 +14,8 @@ appends the last batch that names it and answers nothing of the others.
 Where flush.messages asks for a flush, acks 1 waits for it too. A wait is for records of one leader
 epoch: when it ends, the answer is NOT_LEADER_OR_FOLLOWER, whatever is at their offsets later. Too
 few replicas in sync are NOT_ENOUGH_REPLICAS before an append, and NOT_ENOUGH_REPLICAS_AFTER_APPEND
-where they became too few before it was committed.
+where they became too few before it was committed. A batch that misses one which was refused for now
+is refused likewise (broker/refused_batches.py).
 
 Versions below 3 are advertised, because librdkafka before 2.11.1 takes their absence for a broker
 without compression (KAFKA-18659), and refused: their message sets are no record batches.
@@ -236,11 +237,12 @@ def _append(
             checked = _decompressed(production, partition, records, now_ms)
         else:
             checked = partition.validated(records, acks, now_ms)
+        check_earlier(broker, partition, checked)
         appended = partition.append_validated(checked, now_ms)
     except RecordsTooLarge:
         return None
     except ApiError as error:
-        return _not_appended(production, data, error, partition, records)
+        return _not_appended(production, topic, data, error, partition, records)
     return _appended(production, partition, data, checked, appended)
 
 
@@ -264,27 +266,42 @@ def _append_aside(
         checked = yield from _validated_aside(production, partition, records)
         partition = broker.partition(topic, data.index)  # which may have changed meanwhile
         _checked(production, partition, records)
+        check_earlier(broker, partition, checked)
         appended = partition.append(checked, acks, broker.wall_ms())
     except ApiError as error:
-        return _not_appended(production, data, error, partition, records)
+        return _not_appended(production, topic, data, error, partition, records)
     return _appended(production, partition, data, checked, appended)
 
 
 def _not_appended(
     production: _Production,
+    topic: str,
     data: PartitionProduceData,
     error: ApiError,
     partition: Partition | None,
     records: Buffer | None,
 ) -> PartitionProduceResponse:
     """The response for a refused batch."""
-    production.broker.note_storage_error(error)
-    start = NO_OFFSET
+    broker, start = production.broker, NO_OFFSET
+    broker.note_storage_error(error)
+    if isinstance(data.records, bytes | bytearray | memoryview):
+        where = TopicPartition(topic, data.index)
+        producers = None if partition is None else partition.log.producers
+        error = broker.refused_batches.answer(
+            where, data.records, error, producers, broker.monotonic_ms()
+        )
     if partition is not None and records is not None and error.error_code in OF_THE_BATCH:
         start = partition.log.log_start_offset if is_one_batch(records) else NO_OFFSET
     answer = _refused(data.index, error, start, production.record_errors)
     production.record_errors -= len(answer.record_errors)
     return answer
+
+
+def check_earlier(broker: Broker, partition: Partition, checked: Validated) -> None:
+    """ApiError where an earlier batch of its producer was refused and has to come first."""
+    if broker.refused_batches:
+        where, producers = partition.topic_partition, partition.log.producers
+        broker.refused_batches.check(where, checked.header, producers, broker.monotonic_ms())
 
 
 def aside(
@@ -304,7 +321,7 @@ def not_appended(
     topic, index = partition.topic_partition
     production = _Production(broker, ProduceRequest(), RequestContext(RECORD_BATCH_V))
     data = PartitionProduceData(index, records)
-    answer = _not_appended(production, data, error, partition, records)
+    answer = _not_appended(production, topic, data, error, partition, records)
     return ProduceResponse((TopicProduceResponse(topic, (answer,)),))
 
 

@@ -154,7 +154,7 @@ class ProducerState:
             return  # a producer not known, or forgotten, may begin with any sequence
         self._check_epoch(entry, header.producer_epoch)
         if from_client:
-            self._check_sequence(entry, header)
+            self._check_sequence(header)
         if entry.transaction_first_offset >= 0 and not header.is_transactional:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -186,13 +186,17 @@ class ProducerState:
                 f"current {entry.producer_epoch}",
             )
 
-    def _check_sequence(self, entry: ProducerEntry, header: BatchHeader) -> None:
-        if header.producer_epoch != entry.producer_epoch:
-            expected = 0 if entry.producer_epoch != NO_EPOCH else header.base_sequence
-        elif entry.batches:
-            expected = (entry.last_sequence + 1) & SEQUENCE_MAX
-        else:
-            expected = 0  # the epoch is known by a marker alone
+    def next_sequence(self, header: BatchHeader) -> int:
+        """The sequence that a batch of this producer and epoch has to begin with."""
+        entry = self.entries.get(header.producer_id)
+        if entry is None or entry.producer_epoch == NO_EPOCH != header.producer_epoch:
+            return header.base_sequence  # a producer not known may begin with any
+        if entry.producer_epoch != header.producer_epoch or not entry.batches:
+            return 0  # another epoch, or one that is known by a marker alone
+        return (entry.last_sequence + 1) & SEQUENCE_MAX
+
+    def _check_sequence(self, header: BatchHeader) -> None:
+        expected = self.next_sequence(header)
         if header.base_sequence != expected:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

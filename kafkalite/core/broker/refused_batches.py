@@ -1,0 +1,119 @@
+"""Batches that were refused for now: what follows them is refused for the same reason.      [D]
+
+    sequence 5   NOT_LEADER_OR_FOLLOWER: this broker does not lead yet
+    sequence 6   it leads by now, and misses 5: NOT_LEADER_OR_FOLLOWER, not OUT_OF_ORDER_SEQUENCE
+
+An idempotent producer sends several batches before it has the first answer. Both errors send it
+back to the missing batch. But after a sequence out of order librdkafka begins another producer
+epoch, in which it sends again what is unanswered in all its partitions: records that are in a log
+by then, though their answers were lost, would be there twice. And a partition that does not know
+the producer would take 6 without 5, from which librdkafka concludes that 5 is there as well.
+
+Owns   the sequences of up to BATCHES_MAX refused batches of the last PRODUCERS_MAX producers, each
+       in one partition, for FOR_MS.
+Never  changes the answer to a batch that misses another one than those.
+Fails  never.
+Source librdkafka `rd_kafka_handle_idempotent_Produce_error`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple
+
+from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.protocol.records import BatchHeader, read_header
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+
+PRODUCERS_MAX: Final = 1_000
+BATCHES_MAX: Final = 5  # that an idempotent producer sends before the first answer
+FOR_MS: Final = 5_000  # the batches behind it were sent already, or come again after it
+FOR_NOW: Final = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+class _Refused(NamedTuple):
+    base_sequence: int
+    error_code: ErrorCode
+    until_ms: int
+
+
+class RefusedBatches:
+    """What a broker's producers have to send again."""
+
+    def __init__(self) -> None:
+        self._by_producer: OrderedDict[tuple[TopicPartition, int, int], deque[_Refused]] = (
+            OrderedDict()
+        )
+
+    def answer(
+        self,
+        where: TopicPartition,
+        records: Buffer,
+        error: ApiError,
+        producers: ProducerState | None,
+        now_ms: int,
+    ) -> ApiError:
+        """The error for a batch that was refused with `error`; `producers` are the partition's."""
+        is_out_of_order = error.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if not is_out_of_order and error.error_code not in FOR_NOW:
+            return error
+        header = _header_of(records)
+        if header is None:
+            return error
+        key = where, header.producer_id, header.producer_epoch
+        if not is_out_of_order:
+            self._note(key, _Refused(header.base_sequence, error.error_code, now_ms + FOR_MS))
+            return error
+        missing = -1 if producers is None else producers.next_sequence(header)
+        for refused in self._by_producer.get(key, ()):
+            if refused.base_sequence == missing and now_ms < refused.until_ms:
+                words = f"{where}: sequence {missing}, which comes first, was refused"
+                return ApiError(refused.error_code, words)
+        return error
+
+    def __bool__(self) -> bool:
+        """Whether there is any: `check` is for the short while after a refusal."""
+        return bool(self._by_producer)
+
+    def check(
+        self, where: TopicPartition, header: BatchHeader, producers: ProducerState, now_ms: int
+    ) -> None:
+        """ApiError for a batch whose producer the partition does not know, and which is not the
+        first that this producer has sent there."""
+        while self._by_producer:
+            refusals = next(iter(self._by_producer.values()))
+            if now_ms < refusals[-1].until_ms:
+                break
+            self._by_producer.popitem(last=False)
+        if header.producer_id in producers.entries:
+            return
+        key = where, header.producer_id, header.producer_epoch
+        for refused in self._by_producer.get(key, ()):
+            if refused.base_sequence < header.base_sequence and now_ms < refused.until_ms:
+                words = f"{where}: sequence {refused.base_sequence}, an earlier one, was refused"
+                raise ApiError(refused.error_code, words)
+
+    def _note(self, key: tuple[TopicPartition, int, int], refused: _Refused) -> None:
+        known = self._by_producer.setdefault(key, deque(maxlen=BATCHES_MAX))
+        known.append(refused)
+        self._by_producer.move_to_end(key)
+        if len(self._by_producer) > PRODUCERS_MAX:
+            self._by_producer.popitem(last=False)
+
+
+def _header_of(records: Buffer) -> BatchHeader | None:
+    """The header of an idempotent producer's batch."""
+    try:
+        header = read_header(records)
+    except CorruptBatchError:
+        return None
+    return header if header.has_producer_id and header.base_sequence >= 0 else None

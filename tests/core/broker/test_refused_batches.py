@@ -1,0 +1,137 @@
+"""Batches that follow one which was refused for now, at a broker and at the machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kafkalite.core.broker.refused_batches import (
+    BATCHES_MAX,
+    FOR_MS,
+    PRODUCERS_MAX,
+    RefusedBatches,
+)
+from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.protocol.records import encode, read_header
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+Start = Any
+WHERE = TopicPartition("t", 0)
+NOT_YET = ErrorCode.NOT_LEADER_OR_FOLLOWER
+LATE = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def batch(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> bytes:
+    columns = Columns([None], [b"v"], [1_000])
+    return encode(columns, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_a_batch_behind_a_refused_one_is_told_the_same_and_both_come_in_order(
+    start: Start,
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+
+            async def code(sequence: int, epoch: int = 0) -> ErrorCode:
+                found = await peer.produce("t", batch=batch(sequence, epoch=epoch))
+                return ErrorCode(found.error_code)
+
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert await code(0) is unknown
+            await peer.create("t")
+            assert await code(1) is unknown  # 0 comes first, though the producer is not known
+            assert [await code(n) for n in (0, 1, 2)] == [ErrorCode.NONE] * 3
+            broker, error = running.broker, ApiError(NOT_YET, "x")
+            broker.refused_batches.answer(WHERE, batch(3), error, None, broker.monotonic_ms())
+            assert await code(4) is NOT_YET  # 3 comes first
+            assert await code(9, epoch=1) is LATE  # of another epoch
+            assert [await code(n) for n in (3, 4)] == [ErrorCode.NONE] * 2
+            assert await code(6) is LATE  # 5 was never here
+            assert await code(5) is ErrorCode.NONE
+
+    asyncio.run(story())
+
+
+class Scene:
+    """A partition whose producer 7 has written up to a sequence, and refusals."""
+
+    def __init__(self, last: int = 4) -> None:
+        self.refused, self.now_ms = RefusedBatches(), 0
+        self.producers = ProducerState(WHERE)
+        self.producers.append(read_header(batch(last)), 0, 0)
+
+    def told(self, sequence: int, code: ErrorCode, **more: int) -> ErrorCode:
+        records, error = batch(sequence, **more), ApiError(code, "x")
+        return self.refused.answer(WHERE, records, error, self.producers, self.now_ms).error_code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_what_is_refused_for_now(code: ErrorCode) -> None:
+    scene = Scene()
+    assert scene.told(5, code) is code
+    assert [scene.told(n, LATE) for n in (6, 7)] == [code, code]
+    assert scene.told(6, LATE, producer_id=8) is LATE
+    assert scene.told(6, LATE, epoch=1) is LATE
+
+
+def test_what_is_refused_for_good_is_not_waited_for() -> None:
+    scene = Scene()
+    assert scene.told(5, ErrorCode.MESSAGE_TOO_LARGE) is ErrorCode.MESSAGE_TOO_LARGE
+    assert scene.told(6, LATE) is LATE
+
+
+def test_it_remembers_for_a_while_and_so_many() -> None:
+    scene, code = Scene(), NOT_YET
+    scene.told(5, code)
+    scene.now_ms = FOR_MS - 1
+    assert scene.told(6, LATE) is code
+    scene.now_ms = FOR_MS
+    assert scene.told(6, LATE) is LATE
+    for sequence in range(5, 5 + BATCHES_MAX + 1):
+        scene.told(sequence, code)
+    assert scene.told(99, LATE) is LATE, "the first one gave way"
+    scene.told(5, code)
+    for producer_id in range(100, 100 + PRODUCERS_MAX):
+        scene.told(0, code, producer_id=producer_id)
+    assert scene.told(6, LATE) is LATE
+
+
+def test_strange_batches_are_answered_as_they_were() -> None:
+    scene, error = Scene(), ApiError(NOT_YET, "x")
+    for records in (b"", b"x" * 200, encode(Columns([None], [b"v"], [0]))):
+        assert scene.refused.answer(WHERE, records, error, None, 0) is error
+    late = ApiError(LATE, "x")
+    assert scene.refused.answer(WHERE, batch(6), late, None, 0) is late
+
+
+def test_a_producer_that_is_not_known_begins_with_what_was_refused_first() -> None:
+    scene = Scene()
+    assert not scene.refused
+    scene.told(0, NOT_YET, producer_id=8)
+    assert scene.refused
+
+    def check(sequence: int, producer_id: int = 8) -> None:
+        header = read_header(batch(sequence, producer_id=producer_id))
+        scene.refused.check(WHERE, header, scene.producers, scene.now_ms)
+
+    with pytest.raises(ApiError, match="sequence 0, an earlier one, was refused") as told:
+        check(1)
+    assert told.value.error_code is NOT_YET
+    check(0)
+    check(5, producer_id=7)  # which is known
+    check(5, producer_id=9)  # of which nothing was refused
+    scene.now_ms = FOR_MS
+    check(1)
+    assert not scene.refused
