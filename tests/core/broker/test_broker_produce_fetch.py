@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.broker.reading import Replica
+from kafkalite.core.broker.reading import Reading, Replica
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kafkalite.core.protocol.list_offsets import (
@@ -174,7 +174,10 @@ def test_acks_all_waits_for_the_replicas_or_times_out(start: Start) -> None:
 
             waiting.send(ProduceRequest(None, -1, 60_000, data), 9)
             await running.until(lambda: partition.log.log_end_offset == 2)
-            running.broker.follower_fetched(partition, Replica(2, 1), 2, 0)
+            reading = Reading({}, Replica(2, 1))
+            running.broker.follower_fetched(
+                partition, reading, FetchPartition(0, fetch_offset=2, log_start_offset=0)
+            )
             response = await waiting.receive()
             assert response.responses[0].partition_responses[0].error_code is ErrorCode.NONE
             assert len(await peer.values("t")) == 2
