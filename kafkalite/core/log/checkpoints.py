@@ -166,10 +166,13 @@ def read_meta_properties(storage: Storage) -> dict[str, str]:
 
 
 def write_meta_properties(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Says whose directory this is; `version` is added."""
+    """Says whose directory this is; `version` is added. StorageError."""
     pairs = {"version": "1", **properties}
     rows = "".join(f"{name}={value}\n" for name, value in sorted(pairs.items()))
-    storage.replace(META_PROPERTIES, f"#\n{rows}".encode())
+    try:
+        storage.replace(META_PROPERTIES, f"#\n{rows}".encode())
+    except OSError as error:
+        raise StorageError(f"{META_PROPERTIES}: {error}") from error
 
 
 def take_clean_shutdown(storage: Storage) -> bool:

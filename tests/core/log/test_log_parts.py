@@ -262,6 +262,12 @@ def test_the_directory_says_whose_it_is(storage: Storage) -> None:
     }
 
 
+def test_a_disk_that_refuses_to_say_whose_it_is_is_named(memory: MemoryStorage) -> None:
+    memory.break_down()
+    with pytest.raises(StorageError, match="meta.properties: .*EIO"):
+        checkpoints.write_meta_properties(memory, {"cluster.id": "abc", "node.id": "1"})
+
+
 def test_a_partition_knows_its_topics_id(storage: Storage) -> None:
     storage.make_directory("t-0")
     assert checkpoints.read_topic_id(storage, "t-0") is None
