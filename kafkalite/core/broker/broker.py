@@ -337,7 +337,7 @@ class Broker:
         batch, if it is small enough to be sent from memory."""
         log = partition.log
         if partition.followers:
-            partition.grew(byte_count)
+            self.waiting.grew(partition, byte_count, fresh)
         if log.flush_is_due:
             partition.counts(0)
             self._upkeep.await_flush(partition, byte_count)

@@ -3,6 +3,9 @@
     put_in_force ──look──> a loop for each leader: positions ──Fetch──> answers ──> the logs
                                       └── rests after errors; ends when nothing is followed there
 
+While all goes well there is no task to wake: the turn of the event loop in which an answer arrives
+appends it and sends the next fetch (`Exchange`). A producer with acks=all waits for just that.
+
 Owns   the loops and their fetch sessions.
 Never  looks at all partitions for one fetch: after an answer at those that it is about.
 Fails  by resting, PAUSE_MS after the leader could not be reached and REST_MS for a partition that
@@ -16,12 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from enum import Enum
 from typing import Final, Protocol
 
 from kafkalite.core.broker import reaching
 from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.config.settings import BrokerConfig
-from kafkalite.core.protocol.fetch import FetchResponse
+from kafkalite.core.peers.channel import PeerChannel
+from kafkalite.core.peers.connection import BrokerConnection
+from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import FETCH_WAIT_MS_MAX, Partition
@@ -38,6 +45,14 @@ PAUSE_MS: Final = 200
 FIRST_WAIT_MS: Final = 10  # of a request that begins a session
 SILENCE_MS: Final = 2_000  # of a leader, beyond its wait; longer once it proves to be slow
 BYTES_PER_SLICE: Final = 1 << 20  # appended in one turn of the loop
+
+
+class End(Enum):
+    """Why an exchange of fetches ended."""
+
+    NOTHING_TO_ASK = "all partitions rest, or the leader is not registered"
+    PAUSE = "the leader refuses"
+    LEAVES_ANSWER = "`follow` gives the request up before its answer comes"
 
 
 class Host(reaching.Host, Protocol):
@@ -111,8 +126,10 @@ class LeaderLoop:
         self._resting: dict[Key, int] = {}  # until when, monotonic
         self._caught_up: set[Key] = set()  # as far as the last answer says
         self._woken = asyncio.Event()
+        self._exchange: Exchange | None = None
         self._lane = 0
         self._silence_ms = SILENCE_MS
+        self._due_ms = 0  # the answer to the request under way, at the latest
 
     def follow(self, followed: dict[Key, Partition]) -> None:
         """Fetches these partitions from now on. If one of them is new, or has another leader epoch,
@@ -130,6 +147,8 @@ class LeaderLoop:
         self.followed = followed
         if is_other:
             self._woken.set()
+            if self._exchange is not None:
+                self._exchange.finish(End.LEAVES_ANSWER)
 
     async def run(self, others: OtherBrokers) -> None:
         """Fetches until nothing is followed there."""
@@ -140,50 +159,63 @@ class LeaderLoop:
             if channel is None or not self._session.positions:
                 await self._pause()
                 continue
-            limits = self._limits()
-            request = self._session.request(self._host.broker_epoch, limits)
-            asked_ms = self._host.monotonic_ms()
-            timeout_ms = limits.wait_max_ms + min(self._silence_ms, self._silence_ms_max())
-            asking = asyncio.ensure_future(channel.ask(request, timeout_ms))
             try:
-                response = await self._first(asking)
+                connection = await self._connected(channel)
+                end = None if connection is None else await self._exchange_over(connection)
             except KafkaliteError as error:
                 self._host.note(f"broker {self.leader_id} is not fetched from: {error}")
                 self._session.reset()
                 self._silence_ms = min(2 * self._silence_ms, self._silence_ms_max())
+                end = End.PAUSE
+            if end is End.PAUSE:
                 await self._pause()
-                continue
-            if response is None:
+            elif end is End.LEAVES_ANSWER:
                 self._session.reset()
                 self._lane = 1 - self._lane  # on this connection the next answer waits for that one
-            else:
-                late_ms = self._host.monotonic_ms() - asked_ms - limits.wait_max_ms
-                self._silence_ms = max(SILENCE_MS, 2 * late_ms)
-                await self._take(response)
 
-    async def _first(self, asking: asyncio.Future[FetchResponse]) -> FetchResponse | None:
-        """The answer; None if `follow` gives the request up before it comes."""
+    async def _connected(self, channel: PeerChannel) -> BrokerConnection | None:
+        """A connection; None if `follow` changes the partitions before there is one."""
+        connecting = asyncio.ensure_future(channel.connected(self._timeout_ms(self._limits())))
         waking = asyncio.ensure_future(self._woken.wait())
         try:
-            await asyncio.wait((asking, waking), return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else None
+            await asyncio.wait((connecting, waking), return_when=asyncio.FIRST_COMPLETED)
+            return connecting.result() if connecting.done() else None
         finally:
             waking.cancel()
-            asking.cancel()
+            connecting.cancel()
 
-    async def _take(self, response: FetchResponse) -> None:
-        answers, byte_count = self._session.take(response), 0
-        if response.error_code not in (ErrorCode.NONE, *SESSION_IS_GONE):
-            code = response.error_code.name
-            self._host.note(f"broker {self.leader_id} answers fetches with {code}")
-            await self._pause()
-        for answer in answers:
-            if byte_count >= BYTES_PER_SLICE:
-                await asyncio.sleep(0)
-                byte_count = 0
-            byte_count += self._carry_out(answer)
+    async def _exchange_over(self, connection: BrokerConnection) -> End:
+        """Fetches over a connection as long as nothing else is to be done. KafkaliteError."""
+        exchange = self._exchange = Exchange(self, connection)
+        try:
+            exchange.ask()
+            return await exchange.end
+        finally:
+            self._exchange = None
+            exchange.end.cancel()  # a late answer changes nothing
 
-    def _carry_out(self, answer: Answer) -> int:
+    def next_request(self) -> tuple[FetchRequest, int] | None:
+        """What to ask for now, and how long to wait for the answer; None: nothing."""
+        self._position()
+        if not self._session.positions:
+            return None
+        limits = self._limits()
+        request = self._session.request(self._host.broker_epoch, limits)
+        self._due_ms = self._host.monotonic_ms() + limits.wait_max_ms
+        return request, self._timeout_ms(limits)
+
+    def taken(self, response: FetchResponse) -> list[Answer] | None:
+        """The answers of a response, for `carry_out`; None after an error of the leader's."""
+        late_ms = self._host.monotonic_ms() - self._due_ms
+        self._silence_ms = max(SILENCE_MS, 2 * late_ms)
+        answers = self._session.take(response)
+        if response.error_code in (ErrorCode.NONE, *SESSION_IS_GONE):
+            return answers
+        code = response.error_code.name
+        self._host.note(f"broker {self.leader_id} answers fetches with {code}")
+        return None
+
+    def carry_out(self, answer: Answer) -> int:
         """The bytes that the partition's log got."""
         partition = self.followed.get(answer.key)
         self._stale.add(answer.key)
@@ -247,6 +279,10 @@ class LeaderLoop:
             config["replica.fetch.max.bytes"],
         )
 
+    def _timeout_ms(self, limits: FetchLimits) -> int:
+        """How long an answer may take."""
+        return limits.wait_max_ms + min(self._silence_ms, self._silence_ms_max())
+
     def _silence_ms_max(self) -> int:
         """How long a leader may be silent at the most. A connection that broke without a reset must
         be noticed before this follower leaves the in-sync set for it."""
@@ -262,6 +298,67 @@ class LeaderLoop:
                 await self._woken.wait()
         except TimeoutError:
             pass
+
+
+class Exchange:
+    """Fetch after fetch over one connection; each answer is carried out and followed by the next
+    request in the turn in which it arrives, but for long ones."""
+
+    def __init__(self, fetches: LeaderLoop, connection: BrokerConnection) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.end: asyncio.Future[End] = self._loop.create_future()
+        self.end.add_done_callback(lambda end: end.cancelled() or end.exception())  # it is seen
+        self._fetches = fetches
+        self._connection = connection
+
+    def finish(self, end: End) -> None:
+        """Nothing more is asked, and no answer taken."""
+        if not self.end.done():
+            self.end.set_result(end)
+
+    def ask(self) -> None:
+        """Sends the next request."""
+        asked = self._fetches.next_request()
+        if asked is None:
+            self.finish(End.NOTHING_TO_ASK)
+        else:
+            self._connection.call(asked[0], self._answered, asked[1])
+
+    def _answered(self, response: FetchResponse | Exception) -> None:
+        if self.end.done():
+            return
+        if isinstance(response, Exception):
+            self._fail(response)
+            return
+        try:
+            answers = self._fetches.taken(response)
+        except Exception as error:
+            self._fail(error)
+            return
+        if answers is None:
+            self.finish(End.PAUSE)
+        else:
+            self._carry_out(deque(answers))
+
+    def _carry_out(self, answers: deque[Answer]) -> None:
+        """Appends what a response has, BYTES_PER_SLICE in a turn, and asks on."""
+        byte_count = 0
+        try:
+            while answers and byte_count < BYTES_PER_SLICE and not self.end.done():
+                byte_count += self._fetches.carry_out(answers.popleft())
+            if self.end.done():
+                return
+            if answers:
+                self._loop.call_soon(self._carry_out, answers)
+            else:
+                self.ask()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The loop rests, or logs it."""
+        if not self.end.done():
+            self.end.set_exception(error)
 
 
 def _rests_until_ms(partition: Partition, now_ms: int) -> int:

@@ -246,10 +246,11 @@ class FetchSessions:
         asked: Mapping[Key, Asked],
         names: Mapping[UUID, str],
         now_ms: int,
+        replica: Replica | None = None,
     ) -> OpenFetch | None:
         """The same for a request that goes on with a session and forgets nothing. None, and nothing
         is done, where `open` would tell an error."""
-        session = self._find(session_id, epoch, by_id, None)
+        session = self._find(session_id, epoch, by_id, replica)
         if isinstance(session, ErrorCode):
             return None
         session.take_in(asked.items(), ())

@@ -129,6 +129,13 @@ class Waiting:
             high_watermark = partition.log.high_watermark
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
 
+    def grew(self, partition: Partition, byte_count: int, fresh: MemoryRecords | None) -> None:
+        """The same for its followers, who read what does not count yet."""
+        partition.grew(byte_count)
+        if fresh is not None and self._is_answering:
+            partition.fresh = fresh
+            self._fresh.append(partition)
+
     def look_again(self, partition: Partition) -> None:
         """Something else than the high watermark has moved: a follower's log start."""
         where = partition.topic_partition

@@ -325,6 +325,12 @@ def not_appended(
     return ProduceResponse((TopicProduceResponse(topic, (answer,)),))
 
 
+def unacknowledged(partition: Partition, error: ApiError) -> ProduceResponse:
+    """The response for a single batch that is in the log, but not called safe."""
+    topic, index = partition.topic_partition
+    return ProduceResponse((TopicProduceResponse(topic, (_refused(index, error),)),))
+
+
 def _appended(
     production: _Production,
     partition: Partition,
@@ -336,7 +342,8 @@ def _appended(
     broker, last_offset = production.broker, appended.last_offset
     if not appended.duplicate:
         fresh, size = None, len(cast(Buffer, data.records))
-        if partition.watchers and len(checked.records) < FRESH_BYTES_MAX:
+        has_readers = partition.watchers or partition.followers
+        if has_readers and len(checked.records) < FRESH_BYTES_MAX:
             fresh = MemoryRecords(checked.records, appended.base_offset, last_offset + 1)
         broker.appended(partition, size, fresh)
         record_count = last_offset - appended.base_offset + 1
@@ -486,10 +493,9 @@ def _when_replicated(
 
     def finish() -> None:
         for where in operation.lost:
-            refused.setdefault(where, _why_lost(broker, wanted[where]))
-        for where, offset in operation.offsets_wanted.items():
-            words = f"{where}: not replicated to offset {offset} in time"
-            refused[where] = ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
+            refused.setdefault(where, why_lost(broker, wanted[where]))
+        for where in operation.offsets_wanted:
+            refused[where] = too_late(wanted[where])
         pending.complete(_instead(response, refused))
 
     for where, awaited in wanted.items():  # some may have come while others were appended
@@ -506,7 +512,14 @@ def _when_replicated(
     return pending
 
 
-def _why_lost(broker: Broker, awaited: Awaited) -> ApiError:
+def too_late(awaited: Awaited) -> ApiError:
+    """A batch whose replicas took too long may still be replicated."""
+    where, offset = awaited.partition.topic_partition, awaited.high_watermark
+    words = f"{where}: not replicated to offset {offset} in time"
+    return ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
+
+
+def why_lost(broker: Broker, awaited: Awaited) -> ApiError:
     """A batch is not said to be stored where the log failed before it was acknowledged, or another
     broker leads by now, or this one in another epoch."""
     where = awaited.partition.topic_partition

@@ -6,11 +6,10 @@
 
 Answers and effects are those of the general handlers (`produce`, `fetch`), which answer everything
 that is not usual: what the native reader does not know, transactional batches outside an open
-transaction, waits for replicas or the disk, errors of a fetch. A request goes there before anything
-was done for it; a batch that the log refuses, or that takes too long to decompress, is not checked
-anew there.
+transaction, errors of a fetch. A request goes there before anything was done for it; a batch that
+the log refuses, or that takes too long to decompress, is not checked anew there.
 
-Owns   nothing. A poll that waits is parked like every other.
+Owns   nothing. A poll or a write that waits is parked like every other.
 Fails  as the general handlers do.
 """
 
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from kafkalite.core.broker.reading import Asked, Key
+from kafkalite.core.broker.reading import Asked, Key, Replica
 from kafkalite.core.broker.sessions import FINAL_EPOCH, NO_SESSION
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.config.keys import LONG_MAX
@@ -47,9 +46,13 @@ from kafkalite.core.protocol.produce import ProduceRequest, ProduceResponse
 from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.protocol.usual_requests import (
     FETCH_FLEXIBLE_SINCE_V,
+    NO_FOLLOWER,
+    FollowerPoll,
+    read_follower,
     read_poll,
     read_produce,
     read_transactional,
+    timeout_of,
     write_produce,
 )
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
@@ -106,11 +109,17 @@ def produce(
         return general_produce.aside(broker, asked, RequestContext(header.api_version))
     except ApiError as error:
         return general_produce.not_appended(broker, partition, records, error)
+    last_offset = appended.last_offset
+    counts_at_once = partition.replication.is_alone and log.config.flush_messages == LONG_MAX
     if not appended.duplicate:
-        fresh, last_offset = None, appended.last_offset
-        if partition.watchers and size < general_produce.FRESH_BYTES_MAX:
+        fresh = None
+        has_readers = partition.watchers or partition.followers
+        if has_readers and size < general_produce.FRESH_BYTES_MAX:
             fresh = MemoryRecords(checked.records, appended.base_offset, last_offset + 1)
-        broker.waiting.advanced(partition, size, fresh)
+        if counts_at_once:
+            broker.waiting.advanced(partition, size, fresh)
+        else:
+            broker.appended(partition, size, fresh)
         broker.metrics.appended(topic, last_offset - appended.base_offset + 1, size)
     frame = write_produce(
         header.api_version,
@@ -121,7 +130,12 @@ def produce(
         appended.log_append_time_ms,
         appended.log_start_offset,
     )
-    return Framed([frame], len(frame))
+    answer, is_all = Framed([frame], len(frame)), acks == ACKS_ALL
+    is_due = counts_at_once or log.high_watermark > last_offset
+    if is_due or not (is_all or log.flush_is_due):
+        return answer
+    write = Write(broker, partition, last_offset, answer, is_all=is_all)
+    return write.begin(timeout_of(body, header.api_version))
 
 
 def _may_write(
@@ -138,21 +152,107 @@ def _may_write(
 
 
 def _takes(partition: Partition, acks: int) -> bool:
-    """Whether a batch that is appended now counts at once: no replica and no disk is waited for."""
+    """Whether a batch may be appended now: by the leader, with enough replicas in sync."""
     replication, log = partition.replication, partition.log
-    return (
-        acks in (ACKS_LEADER, ACKS_ALL)
-        and replication.is_alone
-        and log.health.failure is None
-        and log.config.flush_messages == LONG_MAX
+    if acks not in (ACKS_LEADER, ACKS_ALL) or log.health.failure is not None:
+        return False
+    leader = replication.leader
+    if replication.is_alone or leader is None:
+        return leader is not None
+    least = min(log.config.min_insync_replicas, replication.replica_count)
+    return acks == ACKS_LEADER or len(leader.in_sync_replicas) >= least
+
+
+class Write(Pending[Any]):
+    """A batch in the log that waits for its replicas or the disk: the operation that waits, and the
+    answer."""
+
+    __slots__ = (
+        "_answer",
+        "_broker",
+        "_epoch",
+        "_error",
+        "_is_all",
+        "_is_lost",
+        "_is_replicated",
+        "_last_offset",
+        "_partition",
     )
+
+    def __init__(
+        self,
+        broker: Broker,
+        partition: Partition,
+        last_offset: int,
+        answer: Framed,
+        *,
+        is_all: bool,
+    ) -> None:
+        """`answer` is given once the batch, up to `last_offset`, counts. `is_all`: it counts only
+        if enough replicas are in sync then."""
+        super().__init__(is_only_waiting=True)
+        self._is_all = is_all
+        self._broker = broker
+        self._partition = partition
+        self._last_offset = last_offset
+        self._answer = answer
+        self._epoch = partition.replication.leader_epoch
+        self._error: ApiError | None = None  # why nobody vouches for the batch
+        self._is_replicated = self._is_lost = False
+
+    def begin(self, timeout_ms: int) -> Write:
+        """Waits, `timeout_ms` at the most."""
+        deadline_ms = self._broker.monotonic_ms() + max(0, timeout_ms)
+        if not self._broker.waiting.park(self, (self._partition.topic_partition,), deadline_ms):
+            self.token()  # too many wait
+        return self
+
+    def advance(self, key: TopicPartition, high_watermark: int, bytes_added: int) -> bool:
+        """Whether the batch is replicated; why not, if it is called unsafe, is asked just then."""
+        if high_watermark <= self._last_offset:
+            return False
+        self._is_replicated = True
+        if self._is_all:
+            self._error = self._partition.why_unsafe(self._epoch)
+        return True
+
+    def lose(self, key: TopicPartition) -> bool:
+        """Another broker leads, or this one in another epoch, or the log has failed."""
+        self._is_lost = True
+        return True
+
+    def token(self) -> None:
+        """Answers: the batch is replicated, or never will be, or the time is up."""
+        error = self._error
+        if self._is_lost:
+            error = general_produce.why_lost(self._broker, self._awaited())
+        elif not self._is_replicated:
+            error = general_produce.too_late(self._awaited())
+        if error is None:
+            self.complete(self._answer)
+        else:
+            self.complete(general_produce.unacknowledged(self._partition, error))
+
+    def _awaited(self) -> general_produce.Awaited:
+        return general_produce.Awaited(self._partition, self._last_offset + 1, self._epoch)
+
+    def abandon(self) -> None:
+        """The producer is gone."""
+        if self.response is None and not self.is_abandoned:
+            super().abandon()
+            self._broker.waiting.forget(self)
 
 
 def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
     """One partition's records, or a poll that waits for them. None: the request is not usual."""
     header = request.header
     fields = read_poll(request.body, header.api_version)
-    if fields is None or (broker.selects_replicas and _names_rack(request.body, header)):
+    if fields is None:
+        follower = read_follower(request.body, header.api_version)
+        if follower is None or follower.fields[0] == NO_SESSION:
+            return None
+        return _poll_in_session(broker, header, follower.fields, listener, follower)
+    if broker.selects_replicas and _names_rack(request.body, header):
         return None
     session_id, epoch, topic = fields[0], fields[1], fields[6]
     if session_id != NO_SESSION:
@@ -178,23 +278,29 @@ def _names_rack(body: Buffer, header: RequestHeader) -> bool:
 
 
 def _poll_in_session(
-    broker: Broker, header: RequestHeader, fields: tuple[Any, ...], listener: str
+    broker: Broker,
+    header: RequestHeader,
+    fields: tuple[Any, ...],
+    listener: str,
+    follower: FollowerPoll = NO_FOLLOWER,
 ) -> Any:
-    """The next poll of a session, which changes one partition or none. None where the session does
-    not go on with it."""
+    """The next poll of a session, a consumer's or a follower's, which changes one partition or
+    none. None where the session does not go on with it."""
     session_id, epoch, *limits = fields[:6]
     topic, index, leader_epoch, offset, size = fields[6:]
+    _, last_epoch, start, *life = follower
+    replica = None if follower is NO_FOLLOWER else Replica(*life)
     by_id = header.api_version >= TOPIC_IDS_SINCE_V
     names, now_ms = broker.image.names, broker.monotonic_ms()
     asked: dict[Key, Asked] = {}
     if topic is not None:
-        partition = FetchPartition(index, leader_epoch, offset, partition_max_bytes=size)
+        partition = FetchPartition(index, leader_epoch, offset, last_epoch, start, size)
         if by_id:
             topic_id = to_uuid(topic)
             asked[topic, index] = Asked(names.get(topic_id), topic_id, partition)
         else:
             asked[topic, index] = Asked(topic, ZERO_UUID, partition)
-    opened = broker.fetch_sessions.resume(session_id, epoch, by_id, asked, names, now_ms)
+    opened = broker.fetch_sessions.resume(session_id, epoch, by_id, asked, names, now_ms, replica)
     if opened is None:
         return None
     context = RequestContext(header.api_version, header.client_id, listener=listener)

@@ -106,6 +106,12 @@ class PeerChannel:
         finally:
             self._turns.release()
 
+    async def connected(self, timeout_ms: int) -> BrokerConnection:
+        """The connection, for a caller that asks many requests one after the other. It is not
+        counted among those that `in_flight_max` bounds. Fails as `ask` does."""
+        until = asyncio.get_running_loop().time() + timeout_ms / 1000
+        return await self._open(until, timeout_ms)
+
     async def hold(self, timeout_ms: int) -> None:
         """Connects, if there is no connection, and returns when it breaks."""
         self._is_held = True

@@ -1,4 +1,4 @@
-"""One connection to a broker: a request goes out, a future gets the answer.                 [IO]
+"""One connection to a broker: a request goes out, a future or a call gets the answer.       [IO]
 
 `protocol.connection` makes and reads the bytes; this module puts a socket under it. Large frames
 are received straight into buffers of their own. A Kafka broker answers a connection's requests one
@@ -17,6 +17,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -39,6 +40,7 @@ WRITE_BUFFER_BYTES: Final = 4 << 20  # beyond it `is_writable` says no
 
 Versions = Mapping[ApiKey, tuple[int, int]]
 NO_LIMITS: Final[Mapping[ApiKey, int]] = MappingProxyType({})
+Answered = Callable[[Any], None]  # called with the answer, or the error instead
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
@@ -61,7 +63,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._wire = ClientConnection(client_id)
         self._transport: asyncio.Transport | None = None
-        self._in_flight: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
+        self._in_flight: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._is_paused = False
@@ -109,6 +111,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         return self._send(request, self.version_of(key_of(request)), timeout_ms)
 
+    def call(self, request: Request[Any], answered: Answered, timeout_ms: int) -> None:
+        """The same for a caller that needs no future: `answered` gets the answer, or the error, in
+        the turn of the loop in which it comes. It must not fail. Raises as `submit` does."""
+        self._send_for(request, self.version_of(key_of(request)), timeout_ms, answered)
+
     def send_unanswered(self, request: Request[Any]) -> None:
         """Sends a request that gets no answer: a Produce with acks 0."""
         self._check_open()
@@ -137,14 +144,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._send(request, version, None)
 
     def _send(self, request: Request[R], version: int, timeout_ms: int | None) -> asyncio.Future[R]:
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._send_for(request, version, timeout_ms, partial(_settle, future))
+        return future
+
+    def _send_for(
+        self, request: Request[Any], version: int, timeout_ms: int | None, answered: Answered
+    ) -> None:
         self._check_open()
         correlation_id, parts = self._wire.send(request, version)
-        future: asyncio.Future[R] = self._loop.create_future()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, request, timeout_ms)
-        self._in_flight[correlation_id] = (future, timer)
+        self._in_flight[correlation_id] = (answered, timer)
         self._write(cast("list[Buffer]", parts))
-        return future
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -205,14 +217,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._error = self._error or error
         self.is_open = False
         in_flight, self._in_flight = self._in_flight, {}
-        for future, timer in in_flight.values():
-            timer.cancel()
-            if not future.done():
-                future.set_exception(self._error)
-                future.exception()  # whoever still waits gets it; if nobody does, it is no news
         self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
+        for answered, timer in in_flight.values():
+            timer.cancel()
+            answered(self._error)
 
     # ---- asyncio calls these ----
 
@@ -238,11 +248,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Bytes have come: whole answers among them go to their futures."""
         self._wire.buffer_updated(byte_count)
         try:
-            while (event := self._wire.next_event()) is not None:
-                future, timer = self._in_flight.pop(event.correlation_id)
+            while self.is_open and (event := self._wire.next_event()) is not None:
+                answered, timer = self._in_flight.pop(event.correlation_id)
                 timer.cancel()
-                if not future.done():  # else whoever asked was cancelled
-                    future.set_result(event.message)
+                answered(event.message)
         except WireError as error:
             self._fail(WireError(f"{self.address} sent an invalid response: {error}"))
 
@@ -255,6 +264,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._is_paused = False
         if self.is_open:
             self._write_on()
+
+
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:
+    """Gives a future its answer or error, unless its caller was cancelled."""
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+        future.exception()  # a caller that still waits gets it; if nobody does, it is no news
+    else:
+        future.set_result(answer)
 
 
 async def open_connection(

@@ -169,6 +169,36 @@ def test_answers_come_to_whoever_asked_over_one_connection(run: Run) -> None:
     run(story)
 
 
+def test_a_call_is_answered_at_once_and_hears_of_the_end(run: Run) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.serve()
+        peers = stage.peers()
+        connection = await stage.channel(peers).connected(5_000)
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        in_flight: list[int] = []
+
+        def answered(answer: Any) -> None:
+            answers.put_nowait(answer)
+            in_flight.append(connection.in_flight)
+            if len(in_flight) == 1:  # the next request leaves in the turn of the answer
+                connection.call(HEARTBEAT, answered, 5_000)
+
+        connection.call(HEARTBEAT, answered, 5_000)
+        assert isinstance(await answers.get(), HeartbeatResponse)
+        assert isinstance(await answers.get(), HeartbeatResponse)
+        stage.service.answers_at_once = False
+        connection.call(HEARTBEAT, answered, 5_000)
+        connection.close()
+        assert isinstance(answers.get_nowait(), BrokerUnavailable)
+        assert in_flight == [0, 0, 0]
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            connection.call(HEARTBEAT, answered, 5_000)
+        await peers.close()
+        await stage.stop()
+
+    run(story)
+
+
 def test_no_more_are_in_flight_than_may_be(run: Run) -> None:
     async def story(stage: Stage) -> None:
         stage.service.answers_at_once = False

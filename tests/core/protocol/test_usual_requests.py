@@ -18,7 +18,9 @@ from kafkalite.core.protocol.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
+    ReplicaState,
 )
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,
@@ -33,9 +35,11 @@ from kafkalite.core.protocol.usual_requests import (
     ID_BYTES_MAX,
     NATIVE,
     NO_TAGS,
+    read_follower,
     read_poll,
     read_produce,
     read_transactional,
+    timeout_of,
     write_poll,
     write_produce,
 )
@@ -88,6 +92,7 @@ def test_what_is_read_of_a_produce_is_what_the_codec_reads(
     ((partition),) = topic.partition_data
     acks, name, index, start, end = fields
     assert (read.transactional_id, read.acks) == (None, acks)
+    assert read.timeout_ms == timeout_of(body, version)
     assert (topic.name, partition.index, partition.records) == (name, index, body[start:end])
 
 
@@ -110,6 +115,7 @@ def test_what_is_read_of_a_transactional_produce_is_what_the_codec_reads(
     (partition,) = topic.partition_data
     tx, (acks, name, index, start, end) = found
     assert (read.transactional_id, read.acks) == (tx, acks)
+    assert read.timeout_ms == timeout_of(body, version)
     assert (topic.name, partition.index, partition.records) == (name, index, body[start:end])
 
 
@@ -167,6 +173,51 @@ def test_what_is_read_of_a_fetch_is_what_the_codec_reads(
         *(asked.partition, asked.current_leader_epoch, asked.fetch_offset),
         asked.partition_max_bytes,
     )
+
+
+@settings(max_examples=500)
+@given(st.data(), st.integers(14, 16), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_what_is_read_of_a_followers_fetch_is_what_the_codec_reads(
+    data: st.DataObject, version: int, odd: list[bool]
+) -> None:
+    topic_id, few = data.draw(topic_ids), st.integers(0, 300)
+    partition = FetchPartition(*(data.draw(each) for each in (few, few, int64, few, int64, few)))
+    wanted = FetchTopic("", topic_id, (partition, partition) if odd[0] else (partition,))
+    forgotten = ForgottenTopic("", topic_id, (1,))
+    replica_id = data.draw(st.sampled_from([-1, 0, 2, 2]))
+    request = FetchRequest(
+        cluster_id="c" if odd[1] and odd[2] else None,
+        replica_id=replica_id,
+        replica_state=ReplicaState(replica_id, data.draw(int64)),
+        session_id=data.draw(few),
+        session_epoch=data.draw(few),
+        topics=data.draw(st.sampled_from([(), (wanted,), (wanted,), (wanted,)])),
+        forgotten_topics_data=(forgotten,) if odd[2] and odd[3] else (),
+        rack_id=data.draw(st.sampled_from(["rack", "\0\0\1\1"])) if odd[4] and odd[5] else "",
+    )
+    whole = codec.encode(request, version)
+    body = data.draw(damaged(whole))
+    found = None if read_poll(body, version) else read_follower(body, version)
+    if found is None:
+        is_odd = odd[0] or (odd[1] and odd[2]) or (odd[2] and odd[3]) or (odd[4] and odd[5])
+        assert body != whole or is_odd or replica_id < 0 or version < 15, "a usual request"
+        return
+    read = parsed(FetchRequest, body, version)
+    assert read is not None, "the codec refuses it"
+    assert (read.cluster_id, read.forgotten_topics_data) == (None, ())
+    assert ReplicaState(*found[3:]) == read.replica_state
+    assert found.fields[:6] == (
+        *(read.session_id, read.session_epoch),
+        *(read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation_level),
+    )
+    if not read.topics:
+        assert found.fields[6] is None
+        return
+    ((topic),) = read.topics
+    ((asked),) = topic.partitions
+    *place, bytes_max = found.fields[7:]
+    assert found.fields[6] == topic.topic_id.bytes
+    assert FetchPartition(*place, *found[1:3], bytes_max) == asked
 
 
 @given(produce_versions, topics, int32, int32, int64, int64, int64)
