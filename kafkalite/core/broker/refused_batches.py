@@ -50,7 +50,7 @@ class RefusedBatches:
     """What a broker's producers have to send again."""
 
     def __init__(self) -> None:
-        self._by_producer: OrderedDict[tuple[TopicPartition, int, int], deque[_Refused]] = (
+        self.by_producer: OrderedDict[tuple[TopicPartition, int, int], deque[_Refused]] = (
             OrderedDict()
         )
 
@@ -74,7 +74,7 @@ class RefusedBatches:
             self._note(key, _Refused(header.base_sequence, error.error_code, now_ms + FOR_MS))
             return error
         missing = -1 if producers is None else producers.next_sequence(header)
-        for refused in self._by_producer.get(key, ()):
+        for refused in self.by_producer.get(key, ()):
             if refused.base_sequence == missing and now_ms < refused.until_ms:
                 words = f"{where}: sequence {missing}, which comes first, was refused"
                 return ApiError(refused.error_code, words)
@@ -82,32 +82,32 @@ class RefusedBatches:
 
     def __bool__(self) -> bool:
         """Whether there is any: `check` is for the short while after a refusal."""
-        return bool(self._by_producer)
+        return bool(self.by_producer)
 
     def check(
         self, where: TopicPartition, header: BatchHeader, producers: ProducerState, now_ms: int
     ) -> None:
         """ApiError for a batch whose producer the partition does not know, and which is not the
         first that this producer has sent there."""
-        while self._by_producer:
-            refusals = next(iter(self._by_producer.values()))
+        while self.by_producer:
+            refusals = next(iter(self.by_producer.values()))
             if now_ms < refusals[-1].until_ms:
                 break
-            self._by_producer.popitem(last=False)
+            self.by_producer.popitem(last=False)
         if header.producer_id in producers.entries:
             return
         key = where, header.producer_id, header.producer_epoch
-        for refused in self._by_producer.get(key, ()):
+        for refused in self.by_producer.get(key, ()):
             if refused.base_sequence < header.base_sequence and now_ms < refused.until_ms:
                 words = f"{where}: sequence {refused.base_sequence}, an earlier one, was refused"
                 raise ApiError(refused.error_code, words)
 
     def _note(self, key: tuple[TopicPartition, int, int], refused: _Refused) -> None:
-        known = self._by_producer.setdefault(key, deque(maxlen=BATCHES_MAX))
+        known = self.by_producer.setdefault(key, deque(maxlen=BATCHES_MAX))
         known.append(refused)
-        self._by_producer.move_to_end(key)
-        if len(self._by_producer) > PRODUCERS_MAX:
-            self._by_producer.popitem(last=False)
+        self.by_producer.move_to_end(key)
+        if len(self.by_producer) > PRODUCERS_MAX:
+            self.by_producer.popitem(last=False)
 
 
 def _header_of(records: Buffer) -> BatchHeader | None:

@@ -102,7 +102,8 @@ def produce(
     where = partition.topic_partition
     try:
         checked = validated(records, log.config, where, now_ms, True, allowance=allowance)
-        general_produce.check_earlier(broker, partition, checked)
+        if broker.refused_batches.by_producer:  # nearly never
+            general_produce.check_earlier(broker, partition, checked)
         appended = partition.append_validated(checked, now_ms)
     except RecordsTooLarge:
         asked = codec.decode(ProduceRequest, body, header.api_version)
