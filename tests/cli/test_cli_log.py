@@ -226,7 +226,7 @@ def test_an_index_without_its_log_is_named(kafkalite: Run, copy: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "at", "data", "what"),
     [
-        ("*.snapshot", 8, b"\xff", "producers in"),
+        ("*.snapshot", 8, b"\xff", "batches in"),
         ("*.snapshot", 12, b"\xff", "the CRC does not match"),
         ("leader-epoch-checkpoint", 0, b"9", "version 9"),
         ("partition.metadata", 0, b"version: 7", "version 7"),

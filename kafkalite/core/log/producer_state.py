@@ -12,10 +12,14 @@ of the earliest one that is open, or whose marker is not yet below the high wate
 
      0  version   int16     1
      2  crc       uint32    CRC-32C of the following bytes
-     6  producers int32     then for each, 46 bytes:
+     6  batches   int32     then for each, those of a producer oldest first, 46 bytes:
         producer_id int64 | producer_epoch int16 | last_sequence int32 | last_offset int64
         | offset_delta int32 | timestamp int64 | coordinator_epoch int32
         | transaction_first_offset int64, -1: none
+
+Apache Kafka writes the last batch of each producer alone, and of several takes the last, too. A
+broker that stopped in between then refuses the batches before it as out of order if they come
+again, and their producer cannot know that they are in the log.
 
 Owns   the producers' states. `check` looks, `replay` changes.
 Never  touches a file: `to_snapshot`, `load_snapshot`.
@@ -301,15 +305,20 @@ class ProducerState:
     # ---- snapshots -----------------------------------------------------------------------------
 
     def to_snapshot(self) -> bytes:
-        """All entries in Kafka's format; of the five batches only the last is kept."""
-        parts = [_snapshot_entry(entry) for entry in self.entries.values()]
+        """All batches of all entries, in Kafka's format."""
+        parts = [part for entry in self.entries.values() for part in _snapshot_batches(entry)]
         body = bytearray(_HEAD.pack(_VERSION, 0, len(parts)) + b"".join(parts))
         _CRC.pack_into(body, _CRC_START, crc32c(bytes(body[_COVERED_START:])))
         return bytes(body)
 
     def load_snapshot(self, data: bytes, path: str) -> None:
         """Replaces all that is known; StorageError, and nothing changed, when it is no snapshot."""
-        entries = {entry.producer_id: entry for entry in _snapshot_entries(data, path)}
+        entries: dict[int, ProducerEntry] = {}
+        for entry in _snapshot_entries(data, path):
+            before = entries.get(entry.producer_id)
+            if before is not None and before.producer_epoch == entry.producer_epoch:
+                entry.batches[:0] = before.batches[1 - BATCHES_MAX :]
+            entries[entry.producer_id] = entry
         self.clear()
         self.entries = entries
         in_transaction = [e for e in entries.values() if e.transaction_first_offset >= 0]
@@ -326,18 +335,19 @@ def marker_of(data: Buffer) -> EndTransactionMarker | None:
     return parse_end_transaction_marker(columns.keys[0], columns.values[0])
 
 
-def _snapshot_entry(entry: ProducerEntry) -> bytes:
-    last = entry.batches[-1] if entry.batches else BatchMetadata(-1, NO_OFFSET, 0, NO_TIMESTAMP)
-    return _ENTRY.pack(
-        entry.producer_id,
-        entry.producer_epoch,
-        last.last_sequence,
-        last.last_offset,
-        last.offset_delta,
-        entry.last_timestamp,
-        entry.coordinator_epoch,
-        entry.transaction_first_offset,
-    )
+def _snapshot_batches(entry: ProducerEntry) -> Iterator[bytes]:
+    *earlier, last = entry.batches or [BatchMetadata(-1, NO_OFFSET, 0, NO_TIMESTAMP)]
+    for batch in (*earlier, last._replace(timestamp=entry.last_timestamp)):
+        yield _ENTRY.pack(
+            entry.producer_id,
+            entry.producer_epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            batch.timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_first_offset,
+        )
 
 
 def _snapshot_entries(data: bytes, path: str) -> Iterator[ProducerEntry]:
@@ -345,7 +355,7 @@ def _snapshot_entries(data: bytes, path: str) -> Iterator[ProducerEntry]:
         raise StorageError(f"{path}: {len(data)} bytes, a snapshot has {_HEAD.size} or more")
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION or len(data) != _HEAD.size + count * _ENTRY.size:
-        raise StorageError(f"{path}: version {version}, {count} producers in {len(data)} bytes")
+        raise StorageError(f"{path}: version {version}, {count} batches in {len(data)} bytes")
     if crc32c(data[_COVERED_START:]) != crc:
         raise StorageError(f"{path}: the CRC does not match")
     for position in range(_HEAD.size, len(data), _ENTRY.size):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kafkalite.core.log.producer_state import SEQUENCE_MAX, ProducerState
+from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (
     BatchHeader,
     ControlType,
@@ -173,22 +174,36 @@ def test_silent_producers_are_forgotten_unless_in_a_transaction() -> None:
     assert sorted(known.entries) == [2, 3]
 
 
-def test_a_snapshot_is_kafkas_and_brings_everything_back_but_four_batches() -> None:
+def test_a_snapshot_is_kafkas_and_brings_everything_back() -> None:
     known = state(header(0, 2), header(2, 3), header(0, 1, producer_id=11, transactional=True))
     data = known.to_snapshot()
     assert data[:2] == b"\x00\x01"
-    assert data[6:56] == bytes.fromhex(
-        "00000002 0000000000000009 0000 00000004 0000000000000004 00000002"
+    assert data[6:102] == bytes.fromhex(  # Kafka takes the last of a producer's batches
+        "00000003 0000000000000009 0000 00000001 0000000000000001 00000001"
+        "00000000000003e8 ffffffff ffffffffffffffff"
+        "0000000000000009 0000 00000004 0000000000000004 00000002"
         "00000000000003e8 ffffffff ffffffffffffffff"
     )
     again = state(header(0, producer_id=77))
     again.load_snapshot(data, "x.snapshot")
-    assert sorted(again.entries) == [9, 11]
+    assert again.entries == known.entries
     assert again.first_unstable_offset == 5
-    assert again.duplicate(header(2, 3)) is not None
-    assert again.duplicate(header(0, 2)) is None
+    for repeated in (header(0, 2), header(2, 3)):
+        assert again.duplicate(repeated) == known.duplicate(repeated)
+        assert again.duplicate(repeated) is not None
     assert refused(again, header(5)) is None
     assert again.to_snapshot() == data
+
+
+def test_of_many_batches_in_a_snapshot_the_last_five_count() -> None:
+    known = state(*(header(number) for number in range(5)))
+    newer = state(*(header(number) for number in range(7)))
+    both = known.to_snapshot()[10:] + newer.to_snapshot()[10:]  # four batches are there twice
+    head = (10).to_bytes(4, "big")
+    data = b"\0\1" + crc32c(head + both).to_bytes(4, "big") + head + both
+    again = ProducerState(ORDERS)
+    again.load_snapshot(data, "x.snapshot")
+    assert again.entries == newer.entries
 
 
 def test_a_snapshot_of_a_fenced_producer_keeps_its_epoch() -> None:
