@@ -263,7 +263,7 @@ async def led_with_another(node: Any, epoch: int) -> Any:
 
 
 def fetched_by_another(node: Any, partition: Any, offset: int) -> None:
-    fetch = FollowerFetch(2, offset)
+    fetch = FollowerFetch(2, offset, confirmed_ms=node.broker.monotonic_ms())
     node.broker.settle(partition, partition.fetched(fetch, node.broker.monotonic_ms()))
 
 

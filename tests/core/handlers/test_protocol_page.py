@@ -50,4 +50,4 @@ def test_what_is_advertised_together_is_one_release_of_apache_kafka() -> None:
     from kafka.protocol import broker_version_data
 
     versions = {int(route.key): route.versions for route in ROUTES.values()}
-    assert broker_version_data.infer_broker_version_from_api_versions(versions) == (3, 8)
+    assert broker_version_data.infer_broker_version_from_api_versions(versions) == (3, 9)
