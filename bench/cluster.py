@@ -1,7 +1,8 @@
 """A cluster of three brokers beside Apache Kafka's: failovers and replicated writes.
 
     make bench-cluster KIT=DIR LAB=DIR [ARGS='--cases kill9,stop --produce p1k-128k --kafka 4']
-    python bench/cluster.py --kit DIR --lab DIR --ours          ours alone
+    python bench/cluster.py --kit DIR --lab DIR --ours             ours alone
+    python bench/cluster.py --kit DIR --lab DIR --one-and-three    one broker, and three
 
 The kit is a folder outside this project: `cluster.sh` starts three brokers of Apache Kafka (4:
 KRaft, 39: with ZooKeeper), `bench_cluster.py` measures a failover and looks for lost records,
@@ -38,7 +39,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.broker import free_port, wait_for_port
+from bench.broker import end_ours, free_port, start_ours, wait_for_port
 from kafkalite.embedded_zookeeper import ZooKeeper
 
 BROKERS: Final = (0, 1, 2)
@@ -49,6 +50,7 @@ PRODUCE: Final = {  # name -> records, bytes of a record, bytes of a batch
     "p100-2k": (150_000, 100, 2_048),
     "p1k-2k": (40_000, 1_024, 2_048),
 }
+UNREPLICATED: Final = ("p100-128k", "p1k-128k", "p100-2k")
 LATENCY: Final = (500, 10, "all", 1_024)  # records a second, seconds, acks, bytes
 SETTINGS: Final = {
     "default.replication.factor": "3",
@@ -198,10 +200,10 @@ def run_kit(program: str, arguments: Sequence[str]) -> None:
     runpy.run_path(program, run_name="__main__")
 
 
-def client(lab: Path, *arguments: object) -> dict[str, Any]:
+def client(lab: Path, *arguments: object, replicas: int = 3) -> dict[str, Any]:
     """What the kit's client measured."""
     command = [str(lab / "bin" / "rkbench"), *map(str, arguments)]
-    environment = os.environ | {"RF": "3"}
+    environment = os.environ | {"RF": str(replicas)}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True
     )
@@ -235,6 +237,32 @@ def writes(side: Side, lab: Path, names: Sequence[str]) -> Iterator[dict[str, An
     }  # fmt: skip
 
 
+def unreplicated(name: str, bootstrap: str, lab: Path) -> Iterator[dict[str, Any]]:
+    """Records of partitions with one replica each, on however many brokers there are."""
+    for case in UNREPLICATED:
+        count, size, batch = PRODUCE[case]
+        topic, all_ = f"one-{case}", (count, size, "all", "none", batch)
+        client(lab, "create", bootstrap, topic, 6, replicas=1)
+        client(lab, "produce", bootstrap, topic, 6, *all_)
+        found = client(lab, "produce", bootstrap, topic, 6, *all_)
+        yield {"name": name, "case": topic, "rec_s": found["rec_s"], "mb_s": found["mb_s"]}
+
+
+def measure_one_and_three(lab: Path, scratch: Path) -> None:
+    """One broker of ours, then three: a line of JSON a case."""
+    alone, port = scratch / "alone", free_port()
+    start_ours(alone, port)
+    try:
+        wait_for_port(port)
+        for each in unreplicated("one broker", f"127.0.0.1:{port}", lab):
+            print(json.dumps(each), flush=True)
+    finally:
+        end_ours(alone, signal.SIGTERM)
+    with our_cluster(scratch) as side:
+        for each in unreplicated("three brokers", side.bootstrap, lab):
+            print(json.dumps(each), flush=True)
+
+
 def measure(side: Side, args: argparse.Namespace) -> None:
     """Prints one line of JSON a case."""
     if args.produce:
@@ -264,9 +292,15 @@ def main() -> None:
     parser.add_argument("--produce", type=_names, default=list(PRODUCE))
     parser.add_argument("--kafka", default="4", help="versions: 4, 39, or both with a comma")
     parser.add_argument("--ours", action="store_true", help="ours alone")
+    parser.add_argument(
+        "--one-and-three", action="store_true", help="one broker of ours beside three, no replicas"
+    )
     args = parser.parse_args()
     args.kit, args.lab = args.kit.resolve(), args.lab.resolve()
     with tempfile.TemporaryDirectory(prefix="kafkalite-bench-") as scratch:
+        if args.one_and_three:
+            measure_one_and_three(args.lab, Path(scratch))
+            return
         with our_cluster(Path(scratch)) as side:
             measure(side, args)
         for version in [] if args.ours else _names(args.kafka):
