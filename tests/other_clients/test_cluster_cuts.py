@@ -43,7 +43,7 @@ class Scene:
         return [host for host in self.network.hosts if host not in hosts]
 
     def others_lead(self, broker: int) -> None:
-        until(lambda: broker not in self.place.leaders(TOPIC).values())
+        until(lambda: self.place.is_led_without(broker, TOPIC))
 
     def heals(self) -> None:
         self.network.heal()

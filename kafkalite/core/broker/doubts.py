@@ -1,12 +1,13 @@
 """Answers about leaders wait a moment while a broker seems to die.                          [IO]
 
-    a connection to broker 2 breaks ──> broker 2 is in doubt ──┬─ the image no longer has it
-    Metadata ──held──────────────────────────────────────────> ├─ a connection to it is open
-                                                               └─ DOUBT_SECONDS are over: as it is
+    a connection to broker 2 breaks ──> broker 2 is in doubt ───┬─ the image no longer has it
+    Metadata ──NOTICED_SECONDS──> somebody is in doubt? ──held──├─ a connection to it is open
+                                                                └─ DOUBT_SECONDS are over: as it is
 
 Clients notice the death of a broker when the others do, and ask at once for new leaders. The
-controller needs some milliseconds to move them. A client that was told the old ones meanwhile asks
-again only after a pause, a second for librdkafka.
+controller needs some milliseconds to move them. A client that hears of the old ones meanwhile asks
+again only after a pause, a second for librdkafka. The question may come before the asked broker's
+own connection breaks, so each question waits NOTICED_SECONDS before the broker looks for doubts.
 
 A broker that has left is listed for LISTED_SECONDS more in answers about topics, though it leads
 nothing: librdkafka loses the new leaders of its partitions when they come in the answer that no
@@ -28,6 +29,7 @@ from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.cluster.image import BrokerImage, ClusterImage
 from kafkalite.core.pending import Pending
 
+NOTICED_SECONDS: Final = 0.005
 LOOK_SECONDS: Final = 0.02
 LISTED_SECONDS: Final = 0.3
 WAITING_MAX: Final = 10_000
@@ -49,6 +51,7 @@ class Doubts:
     def __init__(self, host: Host, others: OtherBrokers) -> None:
         self._host = host
         self._others = others
+        self._new_count = 0  # requests that have not waited for NOTICED_SECONDS
         self._waiting: list[Pending[bool]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._left: dict[int, BrokerImage] = {}
@@ -61,14 +64,23 @@ class Doubts:
         return replace(image, brokers={**self._left, **image.brokers})
 
     def wait(self) -> Pending[bool] | None:
-        """Completed once there is no doubt; None if there is none, as nearly always."""
-        if not self._others.in_doubt() or len(self._waiting) >= WAITING_MAX:
+        """Completed once there is no doubt; None if too many requests wait."""
+        if self._new_count + len(self._waiting) >= WAITING_MAX:
             return None
         pending: Pending[bool] = Pending()
+        self._new_count += 1
+        asyncio.get_running_loop().call_later(NOTICED_SECONDS, self._decide, pending)
+        return pending
+
+    def _decide(self, pending: Pending[bool]) -> None:
+        """The broker has noticed by now what the client had noticed when it asked."""
+        self._new_count -= 1
+        if not self._others.in_doubt():
+            pending.complete(True)
+            return
         self._waiting.append(pending)
         if self._timer is None:
             self._look_later()
-        return pending
 
     def note(self, before: ClusterImage) -> None:
         """The image is another than `before`."""

@@ -155,6 +155,25 @@ def test_clients_hear_of_new_leaders_at_once_and_of_the_dead_broker_a_little_lon
         assert told(place, witness)[1] == {1, 2, 3}
 
 
+def test_a_question_that_comes_before_the_break_hears_of_the_new_leaders_too(
+    place: ThreeBrokers,
+) -> None:
+    """The client's connection to the dead broker broke 2 ms before the asked broker's own."""
+    victim = place.other(place.controller())
+    witness = place.other(victim)
+    slow_ns, fast_ns = 2_000_000, 50_000
+    for sender, receiver, delay_ns in (
+        (f"broker-{victim}", f"broker-{witness}", slow_ns),
+        ("peer", f"broker-{witness}", fast_ns),
+        (f"broker-{witness}", "peer", fast_ns),
+    ):
+        link = place.world.network.link(sender, receiver)
+        link.least_ns, link.most_ns, link.spike_chance = delay_ns, delay_ns, 0.0
+    place.kill(victim)
+    leaders, _brokers = told(place, witness)
+    assert leaders == {1, 2, 3} - {victim}
+
+
 def test_an_answer_waits_no_longer_than_the_doubt(place: ThreeBrokers) -> None:
     victim = place.other(place.controller())
     witness = place.other(victim, place.controller())
