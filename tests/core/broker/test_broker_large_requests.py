@@ -401,7 +401,7 @@ def test_very_many_offsets_are_committed_in_steps(start: Start) -> None:
 
 
 def test_a_member_with_very_many_protocols_takes_the_loop_little_time(
-    start: Start, run_measured: Callable[..., None]
+    start: Start, run_measured: Callable[..., None], yardstick_s: Callable[[], float]
 ) -> None:
     """Fifty milliseconds and more, where all of them are counted as votes."""
 
@@ -421,14 +421,14 @@ def test_a_member_with_very_many_protocols_takes_the_loop_little_time(
             finally:
                 gc.enable()
             assert answer.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            assert watch.longest_s < 0.02
+            assert watch.longest_s < 6 * yardstick_s()
 
     run_measured(story, time.thread_time)
 
 
 @pytest.mark.slow
 def test_a_batch_of_a_hundred_megabytes_takes_the_loop_little_time(
-    start: Start, run_measured: Callable[..., None]
+    start: Start, run_measured: Callable[..., None], yardstick_s: Callable[[], float]
 ) -> None:
     """A hundred milliseconds and more, where the loop itself decompresses it."""
 
@@ -445,6 +445,6 @@ def test_a_batch_of_a_hundred_megabytes_takes_the_loop_little_time(
             finally:
                 gc.enable()
             assert codes(answer) == [ErrorCode.INVALID_TIMESTAMP]
-            assert watch.longest_s < 0.05
+            assert watch.longest_s < 15 * yardstick_s()
 
     run_measured(story, time.thread_time)
