@@ -11,7 +11,9 @@ import pytest
 from kafkalite.belonging import Belonging
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.broker.broker import Broker
 from kafkalite.core.broker.term import answered
+from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
@@ -134,6 +136,37 @@ def test_a_start_after_an_unclean_stop_is_one_after_a_start_that_failed(place: P
     place.stop(2)
     place.start_all()
     assert place.truth().brokers[2].stopped_cleanly
+
+
+def test_a_broker_leads_nothing_before_its_start_is_settled(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that has not heard of the start says who led before it. The logs may lack their
+    tails since: what is appended to them in that leader epoch has offsets of other records."""
+    make_topics(place, NewTopic("t", 3))
+    before = place.agree().topics["t"].partitions
+    first = place.controller()
+    other = next(node_id for node_id in (1, 2, 3) if node_id != first)
+    led: list[int] = []
+    put_in_force = Broker.put_in_force
+
+    async def noted(broker: Broker, image: ClusterImage) -> None:
+        if broker.node_id == other:
+            found = image.topics["t"].partitions
+            led.extend(each.leader_epoch for each in found if each.leader == other)
+        await put_in_force(broker, image)
+
+    monkeypatch.setattr(Broker, "put_in_force", noted)
+    place.crash(other)
+    place.server.cut(f"broker-{first}")
+    place.start(other)
+    place.pass_seconds(SECONDS / 2)
+    place.server.restore(f"broker-{first}")
+    place.wait_for(other)
+    place.agree()
+    (epoch,) = (each.leader_epoch for each in before if each.leader == other)
+    assert led
+    assert min(led) > epoch
 
 
 def test_an_old_view_of_the_cluster_removes_no_log(

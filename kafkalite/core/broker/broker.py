@@ -450,6 +450,11 @@ class Broker:
         if self._failures is not None:
             self._failures.look()
 
+    @property
+    def has_told_failures(self) -> bool:
+        """Whether the controller knows of all logs that have failed, or refused records, here."""
+        return self._failures is None or self._failures.are_told
+
     def gone(self, partition: Partition) -> None:
         """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
         self.waiting.gone(partition)

@@ -13,6 +13,7 @@ Fails  by trying again: the controller may be away, or another by then.
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.cluster.failures import differences
@@ -22,6 +23,7 @@ from kafkalite.core.types import NO_EPOCH, TopicPartition
 
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
+    from kafkalite.core.replicas.partition import Partition
 
 LOOK_MS: Final = 1_000
 REST_MS: Final = 200
@@ -51,11 +53,18 @@ class FailureReports:
             self._timer = later(rest_ms / 1_000, self._look_after_rest)
             return
         self._rests_until_ms = now_ms + REST_MS
-        topics = differences(broker.node_id, broker.image, self._failed(now_ms))
+        self._note_refusals(now_ms)
+        topics = differences(broker.node_id, broker.image, self._failed())
         if topics:
             self._is_asking = True
             request = ReportReplicasRequest(broker.node_id, epoch, topics)
             broker.control(request).when_done(self._answered)
+
+    @property
+    def are_told(self) -> bool:
+        """Whether the image in force has all that failed here."""
+        broker = self._broker
+        return not self._is_asking and not differences(broker.node_id, broker.image, self._failed())
 
     def close(self) -> None:
         """Looks no more."""
@@ -66,18 +75,20 @@ class FailureReports:
         self._timer = None
         self.look()
 
-    def _failed(self, now_ms: int) -> set[TopicPartition]:
-        failed = set(self._broker.partitions.offline)
-        for held in self._broker.topics_held():
-            for partition in held:
-                health = partition.log.health
-                if health.failure is not None:
-                    failed.add(partition.topic_partition)
-                if health.refuses and partition.replication.replica_count > 1:
-                    health.refuses = False
-                    self._refused[partition.topic_partition] = now_ms + REFUSAL_MS
+    def _note_refusals(self, now_ms: int) -> None:
+        for partition in chain.from_iterable(self._broker.topics_held()):
+            if _refuses(partition):
+                partition.log.health.refuses = False
+                self._refused[partition.topic_partition] = now_ms + REFUSAL_MS
         self._refused = {tp: until for tp, until in self._refused.items() if until > now_ms}
-        return failed.union(self._refused)
+
+    def _failed(self) -> set[TopicPartition]:
+        failed = {
+            partition.topic_partition
+            for partition in chain.from_iterable(self._broker.topics_held())
+            if partition.log.health.failure is not None or _refuses(partition)
+        }
+        return failed.union(self._broker.partitions.offline, self._refused)
 
     def _answered(self, answer: Any) -> None:
         """An answer without error is followed by an image."""
@@ -89,3 +100,8 @@ class FailureReports:
     def _look_now_and_then(self, monotonic_ms: int) -> Slices:
         self.look()
         yield None
+
+
+def _refuses(partition: Partition) -> bool:
+    """Whether the disk took no records a moment ago, and others could lead."""
+    return partition.log.health.refuses and partition.replication.replica_count > 1

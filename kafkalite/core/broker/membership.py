@@ -421,7 +421,9 @@ class Membership:
             self._dead = seat
 
     async def _take(self, answer: FollowMetadataResponse) -> bool:
-        """Puts what the controller answers in force; False if it says that it is none."""
+        """Puts what the controller answers in force; False if it says that it is none. An image in
+        which this start is not settled is of no use: in it the broker may still lead partitions
+        whose last records its logs have lost."""
         if answer.error_code:
             self._look.set()
             return False
@@ -429,10 +431,13 @@ class Membership:
         before = self._follower.image.brokers
         try:
             if self._follower.take(answer):
-                for node_id in before.keys() - self._follower.image.brokers.keys():
+                image = self._follower.image
+                for node_id in before.keys() - image.brokers.keys():
                     self.peers.forget(node_id)
-                await self._broker.put_in_force(self._follower.image)
-                self._look_at_own_registration()
+                self._is_settled |= image.settled_epochs.get(self._broker.node_id) == self._epoch
+                if self._is_settled:
+                    await self._broker.put_in_force(image)
+                    self._look_at_own_registration()
         except BaseException:
             self._follower.offset = NO_OFFSET  # the next answer is all of it, and comes at once
             raise
@@ -443,7 +448,6 @@ class Membership:
         own = image.brokers.get(node_id)
         if own is None or own.epoch != self._epoch:
             return
-        self._is_settled |= image.settled_epochs.get(node_id) == own.epoch
         if not self._joined.done():  # the controller has heard of this start: its image is no older
             self._broker.partitions.remove_strays()
             self._joined.set_result(None)
