@@ -22,7 +22,8 @@ Two kinds of partitions promise less (`History.forgiven_until`): those of a topi
 unclean.leader.election.enable, once a replica leads that was not in sync; and those of a topic that
 was deleted and made again. What was acknowledged before may be gone. Still no record is at another
 offset than was said, none comes back with the next topic of that name, what is read was sent; and
-for all that begins later the whole promise holds.
+for all that begins later the whole promise holds. After two such elections a record may be at
+another offset, too: where it was first, unanswered, before the other replica led in between.
 
 Owns   what counts as a violation. Each check returns all that it finds.
 Never  knows a broker or a client: whoever runs them writes the history.
@@ -40,7 +41,7 @@ from enum import Enum
 from itertools import combinations
 from typing import Final
 
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import NO_EPOCH, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ class History:
     # Until when somebody led who lacked records, or led what is deleted by now; see above.
     forgiven_until: dict[TopicPartition, float] = field(default_factory=dict)
     unclean_epochs: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    unclean_at: dict[TopicPartition, list[float]] = field(default_factory=dict)  # the elections
     deleted_at: dict[TopicPartition, float] = field(default_factory=dict)  # the last time
     logs: dict[TopicPartition, Mapping[int, bytes]] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -192,6 +194,10 @@ class History:
     def is_forgiven(self, partition: TopicPartition, began: float) -> bool:
         """Whether what began then may be gone."""
         return began <= self.forgiven_until.get(partition, -math.inf)
+
+    def may_be_elsewhere(self, partition: TopicPartition, began: float) -> bool:
+        """Whether what was sent then may be at another offset than was said."""
+        return sum(began <= at for at in self.unclean_at.get(partition, ())) > 1
 
     def may_have_lost(self, partition: TopicPartition, since: int, until: int) -> bool:
         """Whether an epoch after `since`, `until` at the last, began with an unclean election."""
@@ -222,7 +228,8 @@ def acknowledged(history: History) -> Iterator[Violation]:
                     what = f"{send.partition} offset {send.offset}: {send.value!r}"
                     yield Violation("acknowledged", f"{what} is back, though it was deleted")
             elif history.is_forgiven(send.partition, send.began):
-                if send.value in log.values():
+                is_elsewhere = send.value in log.values()
+                if is_elsewhere and not history.may_be_elsewhere(send.partition, send.began):
                     what = f"{send.partition}: {send.value!r} is not at {send.offset} alone"
                     yield Violation("acknowledged", what)
             else:
@@ -308,19 +315,24 @@ def leaders(history: History) -> Iterator[Violation]:
 
 def held(history: History) -> Iterator[Violation]:
     """A high watermark never falls, and what is below it is in the log of each later leader."""
-    known: dict[tuple[int, int, TopicPartition], tuple[int, int]] = {}  # and since which epoch
+    # The high watermark, an epoch that is no later than it, and the last one.
+    known: dict[tuple[int, int, TopicPartition], tuple[int, int, int]] = {}
     by_epoch: dict[tuple[TopicPartition, int], int] = {}
     committed: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # the highest, by epoch
     begun: dict[TopicPartition, dict[int, int]] = defaultdict(dict)  # with which log end
     for seen in history.held:
         partition, epoch, node_id = seen.partition, seen.leader_epoch, seen.node_id
         where = f"{partition} on broker {node_id} in epoch {epoch}"
-        before, since = known.get((node_id, seen.life, partition), (-1, epoch))
+        key = node_id, seen.life, partition
+        before, since, last = known.get(key, (-1, NO_EPOCH, NO_EPOCH))
         if seen.high_watermark < before and not history.may_have_lost(partition, since, epoch):
             what = f"{where}: high watermark {seen.high_watermark} after {before}"
             yield Violation("held", what)
-        if seen.high_watermark != before:
-            known[node_id, seen.life, partition] = seen.high_watermark, epoch
+        if seen.high_watermark > before:
+            since = last  # it may have risen before the epoch began
+        elif seen.high_watermark < before:
+            since = epoch
+        known[key] = seen.high_watermark, since, epoch
         if not seen.is_leader:
             continue
         if by_epoch.setdefault((partition, epoch), node_id) != node_id:

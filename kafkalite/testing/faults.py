@@ -436,12 +436,15 @@ class Faults:
         return self.cluster.truth().settled_epochs.get(node_id) == started
 
     def _stays(self, node_id: int, where: TopicPartition, image: PartitionImage) -> bool:
-        """Whether a broker's start is accounted for, and no leader asks to be rid of it."""
+        """Whether a broker's start is accounted for, its disk takes what it is given, and no leader
+        asks to be rid of it."""
         truth = self.cluster.truth()
         registered, broker = truth.brokers.get(node_id), self.cluster.brokers[node_id]
         if broker.node is None or registered is None:
             return False
-        if node_id in self._armed:
+        if node_id in self._armed or broker.storage.will_fail:
+            return False
+        if not broker.node.broker.has_told_failures:
             return False
         if truth.settled_epochs.get(node_id) != registered.epoch:
             return False

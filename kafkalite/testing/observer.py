@@ -9,6 +9,9 @@
 In `leaders` and `held` a partition's topic has its id behind its name: after a deletion another
 begins.
 
+A leader may hear of its successor a moment after the observer has looked at it. So what follows
+within LOOK_SECONDS of such a look is forgiven, too.
+
 Owns   nothing: what it sees goes into the histories of those whose topics it is about.
 Never  changes what it looks at, and asks nobody: so it sees what no client is told.
 """
@@ -69,7 +72,7 @@ class Observer:
             return
         for number in range(len(known.partitions)):
             where = TopicPartition(name, number)
-            history.forgiven_until[where] = self._cluster.seconds
+            history.forgiven_until[where] = self._cluster.seconds + LOOK_SECONDS
             if topic is None:
                 history.deleted_at[where] = self._cluster.seconds
 
@@ -81,8 +84,11 @@ class Observer:
             history.leaders.append(Leader(known, image.leader_epoch, image.leader))
         may_lose = topic.configs.get(UNCLEAN) == "true"
         if may_lose and image.leader_recovery_state is LeaderRecoveryState.RECOVERING:
-            history.unclean_epochs.setdefault(known, set()).add(image.leader_epoch)
-            history.forgiven_until[where] = self._cluster.seconds
+            epochs = history.unclean_epochs.setdefault(known, set())
+            if image.leader_epoch not in epochs:
+                epochs.add(image.leader_epoch)
+                history.unclean_at.setdefault(where, []).append(self._cluster.seconds)
+            history.forgiven_until[where] = self._cluster.seconds + LOOK_SECONDS
 
     async def _look_around(self) -> None:
         while True:
@@ -117,7 +123,7 @@ class Observer:
             self._last[key] = seen
             history.held.append(seen)
         if seen.is_leader and self._is_replaced(partition.topic_partition, topic_id, seen, history):
-            history.forgiven_until[partition.topic_partition] = self._cluster.seconds
+            history.forgiven_until[partition.topic_partition] = self._cluster.seconds + LOOK_SECONDS
 
     def _is_replaced(
         self, where: TopicPartition, topic_id: UUID, seen: Held, history: History

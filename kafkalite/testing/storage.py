@@ -186,6 +186,11 @@ class MemoryStorage:
         "replace" or "sync_directory" raise OSError of that errno; an append is half done."""
         self._faults.setdefault(operation, []).extend([number] * times)
 
+    @property
+    def will_fail(self) -> bool:
+        """Whether a change will be refused that `fail` or `break_down` were told of."""
+        return self._broken is not None or any(self._faults.values())
+
     def break_down(self, number: int = errno.EIO) -> None:
         """From now on every change raises OSError of that errno; what is there can be read."""
         self._broken = number

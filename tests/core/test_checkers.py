@@ -224,6 +224,8 @@ def test_what_was_sent_before_an_unclean_election_may_be_gone_but_is_nowhere_els
     assert of({0: b"a", 1: b"c"}) == of({1: b"c"}) == set()
     assert of({0: b"a"}) == {"acknowledged"}, "sent after the election"
     assert of({0: b"b", 1: b"c"}) == {"acknowledged"}, "at another offset"
+    assert of({0: b"b", 1: b"c"}, unclean_at={TP: [3, 4]}) == set(), "where it was sent first"
+    assert of({0: b"b", 1: b"c"}, unclean_at={TP: [1, 4]}) == {"acknowledged"}
     assert found(History(sends=told, logs={TP: {1: b"c"}}, forgiven_until={OTHER: 5})) != set()
     early, late = read(0, [b"a", b"b"], 4, 5), read(0, [b"a", b"c"], 6, 8)
     assert of({0: b"a", 1: b"c"}, reads=[early, late]) == set()
@@ -315,6 +317,9 @@ def test_an_unclean_election_may_take_back_what_was_committed() -> None:
     assert found(History(held=seen, unclean_epochs={TP: {3}})) == {"held"}, "that was before"
     later = [*seen, Held(3, 1, TP, 6, False, 3, 4)]
     assert found(History(held=later, unclean_epochs={TP: {5}})) == {"held"}
+    risen_before = [Held(3, 1, TP, 3, False, 2, 7), Held(3, 1, TP, 5, False, 7, 7), *seen[2:]]
+    assert found(History(held=risen_before, unclean_epochs={TP: {5}})) == set()
+    assert found(History(held=risen_before, unclean_epochs={TP: {3}})) == {"held"}
 
 
 def test_replicas_at_rest_are_equal_to_their_ends() -> None:
