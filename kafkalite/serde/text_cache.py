@@ -40,7 +40,7 @@ def cached_by_text(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _forget_the_oldest(kept: dict[tuple[str, ...], tuple[T, int]]) -> None:
-    held = list(kept.items())
+    held = list(kept.copy().items())  # of a copy, made in one step: others may ask meanwhile
     too_many = len(held) - RESULTS_MAX
     too_long = sum([length for _, (_, length) in held]) - CHARS_MAX
     for texts, (_, length) in held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,3 +66,30 @@ def test_threads_that_ask_at_once_get_their_results() -> None:
     texts = [str(number % (RESULTS_MAX + 9)) for number in range(5_000)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(shout, texts, chunksize=100)) == texts
+
+
+def test_others_may_ask_while_the_oldest_is_looked_for() -> None:
+    """The garbage collector may call code of others, or give another thread its turn."""
+    _, shout = counting()
+    for number in range(RESULTS_MAX // 2):  # there is room for more
+        shout(str(number))
+    answers: list[str] = []
+    pairs: list[tuple[int, int]] = []
+
+    def ask(phase: str = "stop", _: object = None) -> None:
+        if phase == "stop":
+            answers.append(shout(f"meanwhile {len(answers)}"))
+            # Pairs that are free and used again would not call the collector.
+            pairs.extend((number, number) for number in range(3_000))
+
+    ask()
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(ask)
+    try:
+        gc.set_threshold(1)
+        assert shout("new") == "NEW"
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(ask)
+    assert len(answers) > 1, "the collector ran"
+    assert answers == [f"MEANWHILE {number}" for number in range(len(answers))]
