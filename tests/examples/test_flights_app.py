@@ -73,7 +73,7 @@ async def read(address: str, topic: str) -> Columns:
         if topic not in await admin.list_topics():
             return Columns([], [], [])
         (info,) = await admin.describe_topics([topic])
-    return await read_topic(address, topic, info.partition_count, "read_uncommitted")
+    return await read_topic(address, topic, info.partition_count)
 
 
 def decoded(address: str, topic: str, columns: Columns, key: Serde, value: Serde) -> list[Any]:

@@ -92,7 +92,7 @@ async def prepare(address: str, name: str, made: Made) -> None:
 
 
 async def read(address: str, topic: str) -> list[tuple[Place, int]]:
-    found = await read_topic(address, topic, PARTITIONS, "read_uncommitted")
+    found = await read_topic(address, topic, PARTITIONS)
     return [
         ((key[:-8], int.from_bytes(key[-8:], "big")), int.from_bytes(value or b"", "big"))
         for key, value in zip(found.keys, found.values, strict=True)

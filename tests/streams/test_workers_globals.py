@@ -19,6 +19,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string
 from kafkalite.streams.local import global_tables
+from kafkalite.streams.local.global_tables import GlobalTables
 from kafkalite.streams.local.worker import Worker, WorkerConfig
 
 pytestmark = pytest.mark.slow
@@ -96,7 +97,7 @@ async def until(address: str, topic: str, count: int) -> list[tuple[bytes, bytes
 
 
 def run(scenario: Any) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 30))
+    asyncio.run(asyncio.wait_for(scenario, 100))
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -187,8 +188,17 @@ def test_what_is_not_committed_is_no_row(address: str) -> None:
 
 @pytest.mark.parametrize("when", ["running", "restarted", "gone"])
 def test_a_topic_that_was_made_anew_is_refused_by_name(
-    address: str, tmp_path: Path, when: str
+    address: str, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look, replacing = GlobalTables._look_at_topics, asyncio.Lock()
+
+    async def look_before_or_after(tables: GlobalTables) -> dict[TopicPartition, object]:
+        """Between the two requests the topic would be gone."""
+        async with replacing:
+            return await look(tables)
+
+    monkeypatch.setattr(GlobalTables, "_look_at_topics", look_before_or_after)
+
     async def scenario() -> None:
         name = f"anew-{when}"
         await prepare(address, name)
@@ -200,7 +210,7 @@ def test_a_topic_that_was_made_anew_is_refused_by_name(
         else:
             running = asyncio.create_task(a_worker(address, name).run())
             await until(address, f"{name}-out", 1)
-        async with Admin(address) as admin:
+        async with replacing, Admin(address) as admin:
             await admin.delete_topics([f"{name}-customers"])
             if when != "gone":
                 await admin.create_topics([NewTopic(f"{name}-customers", CUSTOMERS)])

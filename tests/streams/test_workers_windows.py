@@ -14,8 +14,12 @@ from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string, tumbling
+from kafkalite.streams.local import committer
+from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.committer import Changes, ExactlyOnce, Offsets
 from kafkalite.streams.local.worker import Worker, WorkerConfig
 
 pytestmark = pytest.mark.slow
@@ -81,7 +85,7 @@ async def prepare(address: str, name: str, made: list[tuple[list[bytes], list[in
 
 
 async def read(address: str, topic: str) -> Columns:
-    return await read_topic(address, topic, PARTITIONS, "read_uncommitted")
+    return await read_topic(address, topic, PARTITIONS)
 
 
 def check_windows(rows: Columns, late: Columns, made: list[tuple[list[bytes], list[int]]]) -> None:
@@ -97,6 +101,49 @@ def check_windows(rows: Columns, late: Columns, made: list[tuple[list[bytes], li
     still_open = set(counts) - set(found)
     assert all(start + SIZE + GRACE > newest - SIZE * 3 for _, start in still_open)
     assert len(late) == late_count
+
+
+class Refused(ExactlyOnce):
+    """Its first commits of late records are refused when everything is written, as those of a
+    worker are that has lost its session."""
+
+    left = 3
+    has_late = False
+
+    async def send(self, output: Output) -> None:
+        await super().send(output)
+        self.has_late |= output.topic.endswith("-late")
+
+    async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
+        if self.has_late and Refused.left:
+            Refused.left -= 1
+            self._begun().commit = self.refuse  # type: ignore[method-assign]
+        self.has_late = False
+        return await super().commit(changes, offsets, moved)
+
+    async def refuse(self) -> None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the test")
+
+
+def test_what_was_written_and_never_committed_counts_for_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "ExactlyOnce", Refused)
+
+    async def scenario() -> None:
+        made, name = inputs(seed=1, count=4_000), "refused"
+        await prepare(address, name, made)
+        workers = [
+            Worker(windows(name).plan(), address, MemoryRegistry(), CONFIG) for _ in range(2)
+        ]
+        await asyncio.gather(*(each.run(until_caught_up=True) for each in workers))
+        assert not Refused.left
+        late = await read(address, f"{name}-late")
+        check_windows(await read(address, f"{name}-final"), late, made)
+        written = await read_topic(address, f"{name}-late", PARTITIONS, "read_uncommitted")
+        assert len(written) > len(late), "late records were written more often"
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 @pytest.mark.parametrize("how", ["one", "together", "late", "leaving"])
