@@ -17,7 +17,7 @@ from kafkalite.testing.simulation import World
 from kafkalite.testing.storage import MemoryStorage
 
 SECONDS_MAX = 20
-SESSION_TIMEOUT_MS = 2_000
+SESSION_TIMEOUT_MS = 10_000
 
 
 class Clients(Protocol):

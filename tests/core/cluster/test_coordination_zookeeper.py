@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from coordinations import Heard, opened, until
+from coordinations import SECONDS_MAX, Heard, opened, until
 
 from kafkalite.core.cluster.coordination import Create, Entry, Session, Set
 from kafkalite.core.cluster.local import JOURNAL
@@ -110,7 +110,7 @@ def test_a_server_that_pauses_answers_later_or_ends_the_session(
         outcomes = await asyncio.gather(
             client.transact([Set("/a", b"1", 0)]), client.get("/a"), return_exceptions=True
         )
-        assert time.monotonic() - begin < 2 * SESSION_TIMEOUT_MS / 1000
+        assert time.monotonic() - begin < 10 * SESSION_TIMEOUT_MS / 1000
         assert isinstance(outcomes[0], OutcomeUnknown)
         assert isinstance(outcomes[1], CoordinationUnavailable)
         assert heard[-1] is Session.SUSPENDED
@@ -182,7 +182,7 @@ def test_closing_is_bounded_while_the_server_is_paused(server: ZooKeeper) -> Non
             await asyncio.sleep(0.05)
             begin = time.monotonic()
             await client.close()
-            assert time.monotonic() - begin < 4
+            assert time.monotonic() - begin < 15  # half a session
             outcomes = await asyncio.gather(lost, read, return_exceptions=True)
             assert [type(each) for each in outcomes] == [OutcomeUnknown, CoordinationUnavailable]
         finally:
@@ -202,7 +202,7 @@ def test_closing_loses_no_answer(server: ZooKeeper) -> None:
             reads = [asyncio.create_task(client.get("/a")) for _ in range(number * 20)]
             await asyncio.sleep(0)
             await client.close()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(SECONDS_MAX):
                 outcomes = await asyncio.gather(*reads, return_exceptions=True)
             assert all(isinstance(o, Entry | CoordinationUnavailable) for o in outcomes)
 
