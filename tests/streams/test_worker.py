@@ -128,6 +128,7 @@ asyncio.run(worker.run(until_caught_up=len(sys.argv) > 2))
 """
 
 
+@pytest.mark.timeout(300)
 def test_kill_9_loses_no_window_and_no_record_of_one(address: str, tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "killed.py"), address]
