@@ -20,15 +20,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import replace
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from kafkalite.core.broker import reaching
 from kafkalite.core.broker.reaching import OtherBrokers
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.peers.channel import PeerChannel
 from kafkalite.core.peers.connection import BrokerConnection
+from kafkalite.core.protocol import codec
+from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
+from kafkalite.core.protocol.usual_fetch import FETCH_V, News, read_news
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import FETCH_WAIT_MS_MAX, Partition
@@ -82,7 +86,7 @@ class ReplicaFetching:
             follower, where = partition.replication.follower, partition.topic_partition
             topic = self._host.image.topics.get(where.topic)
             if follower is not None and topic is not None and follower.leader_id >= 0:
-                key = topic.topic_id, where.partition
+                key = topic.topic_id.bytes, where.partition
                 followed.setdefault(follower.leader_id, {})[key] = partition
         for leader_id in followed.keys() | self._loops.keys():
             loop = self._loops.get(leader_id)
@@ -130,6 +134,9 @@ class LeaderLoop:
         self._lane = 0
         self._silence_ms = SILENCE_MS
         self._due_ms = 0  # the answer to the request under way, at the latest
+        self._config: BrokerConfig | None = None  # of which these are:
+        self._usual_limits = FetchLimits()
+        self._silence_ms_max = 0
 
     def follow(self, followed: dict[Key, Partition]) -> None:
         """Fetches these partitions from now on. If one of them is new, or has another leader epoch,
@@ -155,7 +162,7 @@ class LeaderLoop:
         while self.followed:
             self._woken.clear()
             channel = others.channel(self.leader_id, LANES[self._lane])
-            self._position()
+            self._position(self._host.monotonic_ms())
             if channel is None or not self._session.positions:
                 await self._pause()
                 continue
@@ -165,7 +172,8 @@ class LeaderLoop:
             except KafkaliteError as error:
                 self._host.note(f"broker {self.leader_id} is not fetched from: {error}")
                 self._session.reset()
-                self._silence_ms = min(2 * self._silence_ms, self._silence_ms_max())
+                self._read_config()
+                self._silence_ms = min(2 * self._silence_ms, self._silence_ms_max)
                 end = End.PAUSE
             if end is End.PAUSE:
                 await self._pause()
@@ -175,7 +183,8 @@ class LeaderLoop:
 
     async def _connected(self, channel: PeerChannel) -> BrokerConnection | None:
         """A connection; None if `follow` changes the partitions before there is one."""
-        connecting = asyncio.ensure_future(channel.connected(self._timeout_ms(self._limits())))
+        limits = self._limits(self._host.monotonic_ms())
+        connecting = asyncio.ensure_future(channel.connected(self._timeout_ms(limits)))
         waking = asyncio.ensure_future(self._woken.wait())
         try:
             await asyncio.wait((connecting, waking), return_when=asyncio.FIRST_COMPLETED)
@@ -194,26 +203,36 @@ class LeaderLoop:
             self._exchange = None
             exchange.end.cancel()  # a late answer changes nothing
 
-    def next_request(self) -> tuple[FetchRequest, int] | None:
-        """What to ask for now, and how long to wait for the answer; None: nothing."""
-        self._position()
+    def next_request(self, *, may_be_short: bool) -> tuple[FetchRequest | bytes, int] | None:
+        """What to ask for now, and how long to wait for the answer; None: nothing. Bytes are the
+        body of a request of version FETCH_V, if it `may_be_short`."""
+        now_ms = self._host.monotonic_ms()
+        self._position(now_ms)
         if not self._session.positions:
             return None
-        limits = self._limits()
-        request = self._session.request(self._host.broker_epoch, limits)
-        self._due_ms = self._host.monotonic_ms() + limits.wait_max_ms
-        return request, self._timeout_ms(limits)
+        limits, epoch = self._limits(now_ms), self._host.broker_epoch
+        short = self._session.short_request(epoch, limits) if may_be_short else None
+        self._due_ms = now_ms + limits.wait_max_ms
+        return short or self._session.request(epoch, limits), self._timeout_ms(limits)
+
+    def news(self, news: News) -> Answer | None:
+        """The answer, for `carry_out`, that the leader's `news` are; None if they are others."""
+        self._answered_in_time()
+        return self._session.take_news(news)
 
     def taken(self, response: FetchResponse) -> list[Answer] | None:
         """The answers of a response, for `carry_out`; None after an error of the leader's."""
-        late_ms = self._host.monotonic_ms() - self._due_ms
-        self._silence_ms = max(SILENCE_MS, 2 * late_ms)
+        self._answered_in_time()
         answers = self._session.take(response)
         if response.error_code in (ErrorCode.NONE, *SESSION_IS_GONE):
             return answers
         code = response.error_code.name
         self._host.note(f"broker {self.leader_id} answers fetches with {code}")
         return None
+
+    def _answered_in_time(self) -> None:
+        """The next answer may take as long as this one did, twice."""
+        self._silence_ms = max(SILENCE_MS, 2 * (self._host.monotonic_ms() - self._due_ms))
 
     def carry_out(self, answer: Answer) -> int:
         """The bytes that the partition's log got."""
@@ -246,12 +265,14 @@ class LeaderLoop:
             return False
         return self._is_throttled(partition)
 
-    def _position(self) -> None:
+    def _position(self, now_ms: int) -> None:
         """Looks where the logs end that may have changed, and at those whose rest is over."""
-        now_ms = self._host.monotonic_ms()
-        self._stale.update(key for key, until_ms in self._resting.items() if until_ms <= now_ms)
+        if self._resting:
+            ended = [key for key, until_ms in self._resting.items() if until_ms <= now_ms]
+            self._stale.update(ended)
+            for key in self._stale:
+                self._resting.pop(key, None)
         for key in self._stale:
-            self._resting.pop(key, None)
             partition = self.followed.get(key)
             position = None if partition is None else partition.wanted(now_ms)
             is_asked = position is not None and position.leader_id == self.leader_id
@@ -265,31 +286,39 @@ class LeaderLoop:
             self._session.forget(key)
         self._stale.clear()
 
-    def _limits(self) -> FetchLimits:
+    def _limits(self, now_ms: int) -> FetchLimits:
         """What to ask for; the answer is not waited for beyond the end of a rest."""
-        config, now_ms = self._host.config, self._host.monotonic_ms()
-        wait_ms = min(config["replica.fetch.wait.max.ms"], FETCH_WAIT_MS_MAX)
+        self._read_config()
+        limits = self._usual_limits
+        if not self._resting and not self._session.is_new:
+            return limits
+        wait_ms = limits.wait_max_ms
         if self._session.is_new:  # its second request tells the leader that it is one
             wait_ms = min(wait_ms, FIRST_WAIT_MS)
         rests = [until_ms - now_ms for until_ms in self._resting.values()]
-        return FetchLimits(
-            max(0, min([wait_ms, *rests])),
+        return replace(limits, wait_max_ms=max(0, min([wait_ms, *rests])))
+
+    def _timeout_ms(self, limits: FetchLimits) -> int:
+        """How long an answer may take."""
+        return limits.wait_max_ms + min(self._silence_ms, self._silence_ms_max)
+
+    def _read_config(self) -> None:
+        """Takes over what the settings say, if they are others. A leader may be silent for so long
+        that a connection that broke without a reset is noticed before this follower leaves the
+        in-sync set for it."""
+        config = self._host.config
+        if config is self._config:
+            return
+        self._config = config
+        self._usual_limits = FetchLimits(
+            min(config["replica.fetch.wait.max.ms"], FETCH_WAIT_MS_MAX),
             config["replica.fetch.min.bytes"],
             config["replica.fetch.response.max.bytes"],
             config["replica.fetch.max.bytes"],
         )
-
-    def _timeout_ms(self, limits: FetchLimits) -> int:
-        """How long an answer may take."""
-        return limits.wait_max_ms + min(self._silence_ms, self._silence_ms_max())
-
-    def _silence_ms_max(self) -> int:
-        """How long a leader may be silent at the most. A connection that broke without a reset must
-        be noticed before this follower leaves the in-sync set for it."""
-        config = self._host.config
         lag_ms: int = config["replica.lag.time.max.ms"]
         timeout_ms: int = config["replica.socket.timeout.ms"]
-        return min(timeout_ms, max(1, lag_ms // 2))
+        self._silence_ms_max = min(timeout_ms, max(1, lag_ms // 2))
 
     async def _pause(self) -> None:
         """Waits until `follow` changes the partitions, PAUSE_MS at the most."""
@@ -310,6 +339,7 @@ class Exchange:
         self.end.add_done_callback(lambda end: end.cancelled() or end.exception())  # it is seen
         self._fetches = fetches
         self._connection = connection
+        self._may_be_short = connection.version_of(ApiKey.FETCH) == FETCH_V
 
     def finish(self, end: End) -> None:
         """Nothing more is asked, and no answer taken."""
@@ -318,11 +348,33 @@ class Exchange:
 
     def ask(self) -> None:
         """Sends the next request."""
-        asked = self._fetches.next_request()
+        asked = self._fetches.next_request(may_be_short=self._may_be_short)
         if asked is None:
             self.finish(End.NOTHING_TO_ASK)
+            return
+        request, timeout_ms = asked
+        if type(request) is bytes:
+            self._connection.call_with(ApiKey.FETCH, request, self._answered_short, timeout_ms)
         else:
-            self._connection.call(asked[0], self._answered, asked[1])
+            self._connection.call(cast("FetchRequest", request), self._answered, timeout_ms)
+
+    def _answered_short(self, body: memoryview | Exception) -> None:
+        if self.end.done():
+            return
+        if isinstance(body, Exception):
+            self._fail(body)
+            return
+        try:
+            news = read_news(body)
+            answer = None if news is None else self._fetches.news(news)
+            if answer is None:
+                self._answered(codec.decode(FetchResponse, body, FETCH_V))
+            else:
+                self._fetches.carry_out(answer)
+                if not self.end.done():
+                    self.ask()
+        except Exception as error:
+            self._fail(error)
 
     def _answered(self, response: FetchResponse | Exception) -> None:
         if self.end.done():

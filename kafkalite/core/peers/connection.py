@@ -13,13 +13,14 @@ Source KIP-511 (versions are negotiated first), KIP-219; apache/kafka `NetworkCl
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from kafkalite.core import sockets
 from kafkalite.core.network import Connect
@@ -43,6 +44,15 @@ NO_LIMITS: Final[Mapping[ApiKey, int]] = MappingProxyType({})
 Answered = Callable[[Any], None]  # called with the answer, or the error instead
 
 
+class _InFlight(NamedTuple):
+    """A request that is not answered yet."""
+
+    answered: Answered
+    due: float  # the answer, by the loop's clock
+    key: ApiKey
+    timeout_ms: int
+
+
 class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection. `open_connection` makes one; `is_open` says whether it still lives."""
 
@@ -63,7 +73,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._wire = ClientConnection(client_id)
         self._transport: asyncio.Transport | None = None
-        self._in_flight: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
+        self._in_flight: dict[int, _InFlight] = {}  # by correlation id
+        self._timer: asyncio.TimerHandle | None = None  # one for all: most never time out
+        self._timer_at = math.inf
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._is_paused = False
@@ -116,6 +128,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         the turn of the loop in which it comes. It must not fail. Raises as `submit` does."""
         self._send_for(request, self.version_of(key_of(request)), timeout_ms, answered)
 
+    def call_with(self, key: ApiKey, body: bytes, answered: Answered, timeout_ms: int) -> None:
+        """The same for a caller that writes and reads the bodies of messages itself, in the newest
+        version that both sides speak: `answered` gets the answer's body."""
+        self._check_open()
+        correlation_id, frame = self._wire.send_body(key, self.version_of(key), body)
+        self._expect(correlation_id, answered, key, timeout_ms)
+        self._write([frame])
+
     def send_unanswered(self, request: Request[Any]) -> None:
         """Sends a request that gets no answer: a Produce with acks 0."""
         self._check_open()
@@ -154,8 +174,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._check_open()
         correlation_id, parts = self._wire.send(request, version)
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, request, timeout_ms)
-        self._in_flight[correlation_id] = (answered, timer)
+        self._expect(correlation_id, answered, key_of(request), timeout_ms)
         self._write(cast("list[Buffer]", parts))
 
     def _check_open(self) -> None:
@@ -192,11 +211,30 @@ class BrokerConnection(asyncio.BufferedProtocol):
             else:
                 self._unsent.popleft()
 
-    def _timed_out(self, request: Request[Any], timeout_ms: int) -> None:
-        name = API[key_of(request)].name
-        self._fail(
-            BrokerUnavailable(f"{self.address} did not answer {name} in {timeout_ms / 1000:g} s")
-        )
+    def _expect(
+        self, correlation_id: int, answered: Answered, key: ApiKey, timeout_ms: int
+    ) -> None:
+        due = self._loop.time() + timeout_ms / 1000
+        self._in_flight[correlation_id] = _InFlight(answered, due, key, timeout_ms)
+        if due < self._timer_at:
+            self._wake_at(due)
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._look), at
+
+    def _look(self) -> None:
+        """Fails if an answer is overdue, and looks again when the next one is due."""
+        self._timer, self._timer_at = None, math.inf
+        first = min(self._in_flight.values(), key=lambda each: each.due, default=None)
+        if first is None:
+            return
+        if first.due > self._loop.time():
+            self._wake_at(first.due)
+            return
+        what = f"{API[first.key].name} in {first.timeout_ms / 1000:g} s"
+        self._fail(BrokerUnavailable(f"{self.address} did not answer {what}"))
 
     # ---- the end ----
 
@@ -220,9 +258,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
-        for answered, timer in in_flight.values():
-            timer.cancel()
-            answered(self._error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, math.inf
+        for each in in_flight.values():
+            each.answered(self._error)
 
     # ---- asyncio calls these ----
 
@@ -249,9 +289,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._wire.buffer_updated(byte_count)
         try:
             while self.is_open and (event := self._wire.next_event()) is not None:
-                answered, timer = self._in_flight.pop(event.correlation_id)
-                timer.cancel()
-                answered(event.message)
+                self._in_flight.pop(event.correlation_id).answered(event.message)
         except WireError as error:
             self._fail(WireError(f"{self.address} sent an invalid response: {error}"))
 

@@ -306,7 +306,8 @@ class ClientConnection(FrameReceiver):
         raw = b"" if client_id is None else client_id.encode()
         self._client_id = SHORT.pack(-1 if client_id is None else len(raw)) + raw
         self._next_correlation_id = 0
-        self._in_flight: deque[tuple[int, ApiKey, int]] = deque()  # correlation id, key, version
+        # Correlation id, key, version, and whether the caller reads the answer's body.
+        self._in_flight: deque[tuple[int, ApiKey, int, bool]] = deque()
 
     @property
     def in_flight(self) -> int:
@@ -326,8 +327,19 @@ class ClientConnection(FrameReceiver):
         parts = codec.encode_parts(request, version)
         self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS
         if not (isinstance(request, ProduceRequest) and request.acks == 0):
-            self._in_flight.append((correlation_id, key, version))
+            self._in_flight.append((correlation_id, key, version, False))
         return correlation_id, _framed(header, parts)[0]
+
+    def send_body(self, key: ApiKey, version: int, body: bytes) -> tuple[int, bytes]:
+        """The same of a request whose body is written, and whose answer's body the caller reads:
+        it comes as the message."""
+        correlation_id = self._next_correlation_id
+        header = REQUEST.pack(key, version, correlation_id) + self._client_id
+        if request_header_version(key, version) == 2:
+            header += b"\0"
+        self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS
+        self._in_flight.append((correlation_id, key, version, True))
+        return correlation_id, b"".join((SIZE.pack(len(header) + len(body)), header, body))
 
     def next_event(self) -> ResponseReceived | None:
         """The next answer, read in the version that was asked in; or None until more has come."""
@@ -339,7 +351,7 @@ class ClientConnection(FrameReceiver):
         correlation_id = SIZE.unpack_from(frame)[0]
         if not self._in_flight:
             raise WireError(f"response {correlation_id} answers no request")
-        expected, key, version = self._in_flight[0]
+        expected, key, version, is_raw = self._in_flight[0]
         if correlation_id != expected:
             raise WireError(f"response {correlation_id}, expected {expected} ({key.name})")
         self._in_flight.popleft()
@@ -347,6 +359,8 @@ class ClientConnection(FrameReceiver):
         if response_header_version(key, version) == 1:
             position = _skip_tags(frame, position)
         body = frame[position:]  # none is left where the header runs past the end
+        if is_raw:
+            return ResponseReceived(correlation_id, body)
         if key is ApiKey.API_VERSIONS and _is_unsupported_version(body):
             version = 0
         return ResponseReceived(correlation_id, codec.decode(API[key].response, body, version))

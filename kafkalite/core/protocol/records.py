@@ -205,6 +205,10 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     assert position >= 0, position
     left = len(buffer) - position
+    if left >= BATCH_HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+        if header.magic == MAGIC and header.batch_length >= BATCH_LENGTH_MIN:
+            return header
     if left > MAGIC_POSITION:
         magic = buffer[position + MAGIC_POSITION]
         (batch_length,) = _BATCH_LENGTH.unpack_from(buffer, position)
@@ -218,11 +222,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             raise CorruptBatchError(
                 f"byte {position}: batch length {batch_length}, expected {BATCH_LENGTH_MIN} or more"
             )
-    if left < BATCH_HEADER_BYTES:
-        raise CorruptBatchError(
-            f"byte {position}: {left} bytes, a batch header needs {BATCH_HEADER_BYTES}"
-        )
-    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    words = f"byte {position}: {left} bytes, a batch header needs {BATCH_HEADER_BYTES}"
+    raise CorruptBatchError(words)
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -236,10 +237,11 @@ def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
             _refuse_foreign_magic(buffer, position)
             return
         header = read_header(buffer, position)
-        if position + header.size_bytes > len(buffer):
+        end = position + header.size_bytes
+        if end > len(buffer):
             return
         yield position, header
-        position += header.size_bytes
+        position = end
 
 
 def _refuse_foreign_magic(buffer: Buffer, position: int) -> None:
@@ -260,8 +262,9 @@ def _records_of(buffer: Buffer, position: int, header: BatchHeader) -> memoryvie
 
 def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Checks the CRC over attributes and records; CorruptBatchError."""
-    _records_of(buffer, position, header)
     end = position + header.size_bytes
+    if end > len(buffer):
+        _records_of(buffer, position, header)  # which says so
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
     if computed != header.crc:
         raise CorruptBatchError(

@@ -1,10 +1,12 @@
 """A broker's fetches from one leader: all its followers' positions in one session.           [P]
 
     positions ──request──> full, or what changed since ──> take ──> answers, each to its position
+              ──short_request──> one position ──> take_news ──> the answer to it
 
 A session's requests name the partitions whose position has changed, and those that are not fetched
 any more; the leader answers with the partitions that have news (KIP-227). Without a session, which
-a leader may refuse, each request names all.
+a leader may refuse, each request names all. Where one position has changed, request and answer are
+written and read without messages (`usual_fetch`).
 
 Owns   what the leader knows of our positions.
 Never  looks at a log. One request at a time: `take` or `reset` follows each.
@@ -29,6 +31,7 @@ from kafkalite.core.protocol.fetch import (
     ReplicaState,
 )
 from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.protocol.usual_fetch import News, write_fetch
 from kafkalite.core.replicas.follower import LeaderAnswer, Position
 from kafkalite.errors import ErrorCode
 
@@ -36,7 +39,7 @@ NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
 EPOCH_MAX: Final = (1 << 31) - 1
 
-Key = tuple[UUID, int]  # topic id and partition
+Key = tuple[bytes, int]  # topic id and partition; bytes know their hash, a UUID does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class FetchSession:
         if self.positions.get(key) != position:
             self.positions[key] = position
             self._changed[key] = None
-            self._forgotten.pop(key, None)
+            if self._forgotten:
+                self._forgotten.pop(key, None)
 
     def forget(self, key: Key) -> None:
         """Fetches a partition no more."""
@@ -98,21 +102,35 @@ class FetchSession:
             session_id=self.session_id,
             session_epoch=self.epoch,
             topics=tuple(
-                FetchTopic("", topic_id, tuple(self._wanted(topic_id, indexes, limits)))
+                FetchTopic("", UUID(bytes=topic_id), tuple(self._wanted(topic_id, indexes, limits)))
                 for topic_id, indexes in _by_topic(named)
             ),
             forgotten_topics_data=()
             if is_full
             else tuple(
-                ForgottenTopic("", topic_id, tuple(indexes))
+                ForgottenTopic("", UUID(bytes=topic_id), tuple(indexes))
                 for topic_id, indexes in _by_topic(self._forgotten)
             ),
         )
         self._changed, self._forgotten = {}, {}
         return request
 
+    def short_request(self, broker_epoch: int, limits: FetchLimits) -> bytes | None:
+        """The body of the next request, if one position has changed and nothing else."""
+        if self.is_new or len(self._changed) != 1 or self._forgotten:
+            return None
+        (key,) = self._changed
+        self._changed.clear()
+        return write_fetch(
+            key,
+            self.positions[key][1:],
+            (self.session_id, self.epoch),
+            (limits.wait_max_ms, limits.min_bytes, limits.max_bytes, limits.partition_max_bytes),
+            (self.node_id, broker_epoch),
+        )
+
     def _wanted(
-        self, topic_id: UUID, indexes: Iterable[int], limits: FetchLimits
+        self, topic_id: bytes, indexes: Iterable[int], limits: FetchLimits
     ) -> Iterator[FetchPartition]:
         for index in indexes:
             position = self.positions[topic_id, index]
@@ -133,18 +151,35 @@ class FetchSession:
             if response.error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.session_id = NO_SESSION
             return []
-        self.session_id = response.session_id
-        if response.session_id == NO_SESSION:
-            self.epoch = FIRST_EPOCH  # the leader has no room for one
-        else:
-            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+        self._go_on(response.session_id)
         answers = []
         for topic in response.responses:
             for data in topic.partitions:
-                key = topic.topic_id, data.partition_index
+                key = topic.topic_id.bytes, data.partition_index
                 if (asked := self.positions.get(key)) is not None:
                     answers.append(Answer(key, asked, answer_of(data)))
         return answers
+
+    def take_news(self, news: News) -> Answer | None:
+        """The answer to a request, if it is about a position that is asked for."""
+        key = news.topic_id, news.partition
+        asked = self.positions.get(key)
+        if asked is None:
+            return None
+        self._go_on(news.session_id)
+        answer = LeaderAnswer(
+            high_watermark=news.high_watermark,
+            log_start_offset=news.log_start_offset,
+            records=news.records,
+        )
+        return Answer(key, asked, answer)
+
+    def _go_on(self, session_id: int) -> None:
+        self.session_id = session_id
+        if session_id == NO_SESSION:
+            self.epoch = FIRST_EPOCH  # the leader has no room for one
+        else:
+            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
     def reset(self) -> None:
         """Begins anew: the leader was not reached, or is to answer something else. A full request
@@ -166,8 +201,8 @@ def answer_of(data: PartitionData) -> LeaderAnswer:
     )
 
 
-def _by_topic(keys: Iterable[Key]) -> Iterator[tuple[UUID, list[int]]]:
-    topics: dict[UUID, list[int]] = {}
+def _by_topic(keys: Iterable[Key]) -> Iterator[tuple[bytes, list[int]]]:
+    topics: dict[bytes, list[int]] = {}
     for topic_id, index in keys:
         topics.setdefault(topic_id, []).append(index)
     yield from topics.items()

@@ -15,7 +15,9 @@ from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.network import Network
 from kafkalite.core.peers import channel as channels
 from kafkalite.core.peers.channel import PeerChannel, PeerLimits, Peers, refused
+from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.pending import Pending
+from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kafkalite.core.protocol.apis import API, ApiKey
 from kafkalite.core.protocol.connection import RequestReceived
@@ -193,6 +195,32 @@ def test_a_call_is_answered_at_once_and_hears_of_the_end(run: Run) -> None:
         assert in_flight == [0, 0, 0]
         with pytest.raises(BrokerUnavailable, match="closed"):
             connection.call(HEARTBEAT, answered, 5_000)
+        await peers.close()
+        await stage.stop()
+
+    run(story)
+
+
+def test_who_writes_a_body_gets_the_body_of_its_answer(run: Run) -> None:
+    """In the order of all requests of the connection."""
+
+    async def story(stage: Stage) -> None:
+        await stage.serve()
+        peers = stage.peers()
+        connection = await stage.channel(peers).connected(5_000)
+        version = connection.version_of(ApiKey.HEARTBEAT)
+        body = b"".join(map(bytes, codec.encode_parts(HEARTBEAT, version)))  # type: ignore[arg-type]
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
+        connection.call(HEARTBEAT, answers.put_nowait, 5_000)
+        raw, message = await answers.get(), await answers.get()
+        assert codec.decode(HeartbeatResponse, raw, version) == message == HeartbeatResponse()
+        stage.service.answers_at_once = False
+        connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
+        connection.close()
+        assert isinstance(answers.get_nowait(), BrokerUnavailable)
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
         await peers.close()
         await stage.stop()
 
@@ -398,6 +426,38 @@ def test_a_paused_broker_is_silent_for_no_longer_than_the_timeout() -> None:
         assert "did not answer" in str(again.exception())
         stage.on_server.go_on()
         world.result(client, stage.channel(peers).ask(HEARTBEAT))
+        world.result(client, peers.close())
+
+
+@pytest.mark.parametrize("seconds", [(3.0, 1.0, 2.0), (1.0, 2.0, 3.0), (0.4, 3.0, 1.5)])
+def test_the_first_answer_that_is_overdue_ends_a_connection(seconds: tuple[float, ...]) -> None:
+    """Though requests with other times are in flight before it and after it, and some, sent 0.6 s
+    before, were answered."""
+    with world_of_two() as (world, stage, client):
+        world.result(stage.on_server, stage.start())
+        peers = stage.peers()
+
+        async def connect() -> BrokerConnection:
+            connection = await stage.channel(peers).connected(5_000)
+            await asyncio.gather(*[connection.submit(HEARTBEAT, 1_000) for _ in range(3)])
+            return connection
+
+        connection = world.result(client, connect())
+        world.pass_seconds(0.6)
+        stage.service.answers_at_once = False
+        ended: list[tuple[float, BrokerUnavailable]] = []
+
+        async def ask() -> None:
+            for each in seconds:
+                connection.call(
+                    HEARTBEAT, lambda error: ended.append((world.seconds, error)), round(each * 1e3)
+                )
+
+        began = world.seconds
+        world.result(client, ask())
+        world.pass_seconds(5)
+        assert [at - began for at, _ in ended] == pytest.approx([min(seconds)] * 3, abs=0.01)
+        assert {f"in {min(seconds):g} s" in str(error) for _, error in ended} == {True}
         world.result(client, peers.close())
 
 
