@@ -286,9 +286,11 @@ def _not_appended(
     broker.note_storage_error(error)
     if isinstance(data.records, bytes | bytearray | memoryview):
         where = TopicPartition(topic, data.index)
-        producers = None if partition is None else partition.log.producers
+        producers, led_from = None, NO_OFFSET
+        if partition is not None:
+            producers, led_from = partition.log.producers, partition.replication.led_from
         error = broker.refused_batches.answer(
-            where, data.records, error, producers, broker.monotonic_ms()
+            where, data.records, error, producers, broker.monotonic_ms(), led_from
         )
     if partition is not None and records is not None and error.error_code in OF_THE_BATCH:
         start = partition.log.log_start_offset if is_one_batch(records) else NO_OFFSET
@@ -299,9 +301,12 @@ def _not_appended(
 
 def check_earlier(broker: Broker, partition: Partition, checked: Validated) -> None:
     """ApiError where an earlier batch of its producer was refused and has to come first."""
-    if broker.refused_batches:
-        where, producers = partition.topic_partition, partition.log.producers
-        broker.refused_batches.check(where, checked.header, producers, broker.monotonic_ms())
+    header, producers = checked.header, partition.log.producers
+    if broker.refused_batches or (
+        header.base_sequence > 0 and header.producer_id not in producers.entries
+    ):
+        where, since_ms = partition.topic_partition, partition.replication.led_since_ms
+        broker.refused_batches.check(where, header, producers, broker.monotonic_ms(), since_ms)
 
 
 def aside(

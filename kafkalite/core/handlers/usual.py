@@ -102,7 +102,10 @@ def produce(
     where = partition.topic_partition
     try:
         checked = validated(records, log.config, where, now_ms, True, allowance=allowance)
-        if broker.refused_batches.by_producer:  # nearly never
+        batch = checked.header
+        if broker.refused_batches.by_producer or (  # nearly never
+            batch.base_sequence > 0 and batch.producer_id not in log.producers.entries
+        ):
             general_produce.check_earlier(broker, partition, checked)
         appended = partition.append_validated(checked, now_ms)
     except RecordsTooLarge:

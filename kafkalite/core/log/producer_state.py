@@ -199,6 +199,11 @@ class ProducerState:
             return 0  # another epoch, or one that is known by a marker alone
         return (entry.last_sequence + 1) & SEQUENCE_MAX
 
+    def last_offset(self, producer_id: int) -> int:
+        """Where the producer's last batch ends; NO_OFFSET when none is known."""
+        entry = self.entries.get(producer_id)
+        return entry.batches[-1].last_offset if entry is not None and entry.batches else NO_OFFSET
+
     def _check_sequence(self, header: BatchHeader) -> None:
         expected = self.next_sequence(header)
         if header.base_sequence != expected:

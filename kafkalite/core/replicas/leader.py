@@ -138,6 +138,7 @@ class Leader:
     high_watermark: int  # as far as this broker knew when it began to lead, at first
     log_end_offset: int  # of its own safe records
     lag_time_max_ms: int = 30_000
+    began_ms: int = LONG_AGO_MS  # when it began to lead
     in_sync_min: int = 1  # min.insync.replicas, as this broker knows it
     partition_epoch: int = -1
     replicas: tuple[int, ...] = ()

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from kafkalite.core.cluster.image import NO_LEADER, PartitionImage
 from kafkalite.core.replicas.follower import Follower
-from kafkalite.core.replicas.leader import Leader
-from kafkalite.core.types import NO_EPOCH, NOTHING, Outcome, TopicPartition
+from kafkalite.core.replicas.leader import LONG_AGO_MS, Leader
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NOTHING, Outcome, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 ACKS_NONE: Final = 0
@@ -96,6 +96,7 @@ class PartitionReplication:
                 high_watermark=ends.high_watermark,
                 log_end_offset=ends.acknowledged_end,
                 lag_time_max_ms=self.lag_time_max_ms,
+                began_ms=now_ms,
             )
         leader.log_end_offset = ends.acknowledged_end
         outcome = leader.replay(image, now_ms)
@@ -111,6 +112,22 @@ class PartitionReplication:
     def high_watermark(self) -> int:
         """Below it records are committed, as the leader knows; -1 elsewhere."""
         return -1 if self.leader is None else self.leader.high_watermark
+
+    @property
+    def led_from(self) -> int:
+        """The log's end when this broker took over from another leader; NO_OFFSET if it did not."""
+        leader = self._successor()
+        return NO_OFFSET if leader is None else leader.epoch_start_offset
+
+    @property
+    def led_since_ms(self) -> int:
+        """When this broker took over from another leader; long ago if it did not."""
+        leader = self._successor()
+        return LONG_AGO_MS if leader is None else leader.began_ms
+
+    def _successor(self) -> Leader | None:
+        """The leader's machine, if another broker may have led before."""
+        return None if self.is_alone or self.leader_epoch == 0 else self.leader
 
     def led(self) -> Leader:
         """The leader's machine. ApiError NOT_LEADER_OR_FOLLOWER."""

@@ -106,3 +106,26 @@ def test_others_go_on_where_a_disk_is_full(place: ThreeBrokers, full: int) -> No
     place.until(lambda: sorted(place.state("t").in_sync_replicas) == [1, 2, 3], 60)
     assert place.state("t").failed_replicas == ()
     assert {place.held(node, "t").log.log_end_offset for node in (1, 2, 3)} == {3}
+
+
+def test_a_batch_whose_predecessor_went_to_the_leader_before_waits_for_it(
+    place: ThreeBrokers,
+) -> None:
+    """An idempotent producer may send it before it sends its predecessor again."""
+
+    def code(node_id: int, sequence: int, producer_id: int = 70) -> ErrorCode:
+        columns = Columns([None], [b"v"], [1_000])
+        batch = encode(columns, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        data = (TopicProduceData("t", (PartitionProduceData(0, bytes(batch)),)),)
+        answer = place.ask(node_id, ProduceRequest(None, -1, 5_000, data))
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    assert [code(1, n) for n in (0, 1)] == [ErrorCode.NONE] * 2
+    assert code(1, 3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # no other has led
+    place.kill(1)
+    place.until(lambda: place.state("t").leader == 2)
+    assert [code(2, n) for n in (3, 4)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert [code(2, n) for n in (2, 3, 4)] == [ErrorCode.NONE] * 3
+    assert code(2, 6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [code(2, n, 71) for n in (1, 2)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert [code(2, n, 71) for n in (0, 1)] == [ErrorCode.NONE] * 2, "0 comes first"

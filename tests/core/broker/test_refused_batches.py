@@ -10,6 +10,7 @@ import pytest
 from kafkalite.core.broker.refused_batches import (
     BATCHES_MAX,
     FOR_MS,
+    OLD_LEADER_MS,
     PRODUCERS_MAX,
     RefusedBatches,
 )
@@ -64,9 +65,10 @@ class Scene:
         self.producers = ProducerState(WHERE)
         self.producers.append(read_header(batch(last)), 0, 0)
 
-    def told(self, sequence: int, code: ErrorCode, **more: int) -> ErrorCode:
+    def told(self, sequence: int, code: ErrorCode, led_from: int = -1, **more: int) -> ErrorCode:
         records, error = batch(sequence, **more), ApiError(code, "x")
-        return self.refused.answer(WHERE, records, error, self.producers, self.now_ms).error_code
+        answer = self.refused.answer
+        return answer(WHERE, records, error, self.producers, self.now_ms, led_from).error_code
 
 
 @pytest.mark.parametrize(
@@ -135,3 +137,45 @@ def test_a_producer_that_is_not_known_begins_with_what_was_refused_first() -> No
     scene.now_ms = FOR_MS
     check(1)
     assert not scene.refused
+
+
+def test_what_the_leader_before_may_have_refused_is_waited_for_once() -> None:
+    scene, led_from = Scene(), 1
+    assert scene.told(6, LATE, led_from=0) is LATE  # 4 was written to this leader
+    assert scene.told(3, LATE, led_from) is LATE  # it misses none
+    assert [scene.told(n, LATE, led_from) for n in (6, 7, 99)] == [NOT_YET] * 3
+    scene.now_ms = FOR_MS
+    assert [scene.told(n, LATE, led_from) for n in (6, 7)] == [LATE] * 2
+    assert scene.told(6, LATE, led_from, epoch=1) is NOT_YET  # of another epoch
+    scene.producers.append(read_header(batch(5)), 1, 0)
+    assert scene.told(7, LATE, led_from) is LATE
+
+
+def test_a_producer_that_a_new_leader_does_not_know_begins_with_its_first() -> None:
+    scene = Scene()
+
+    def check(sequence: int, since_ms: int = 0, *, producer_id: int = 8) -> None:
+        header = read_header(batch(sequence, producer_id=producer_id))
+        scene.refused.check(WHERE, header, scene.producers, scene.now_ms, since_ms)
+
+    check(1, -OLD_LEADER_MS)
+    check(0)
+    check(9, producer_id=7)  # which is known
+    for sequence in (1, 2):
+        with pytest.raises(ApiError, match="sequence 0, an earlier one, was refused") as told:
+            check(sequence)
+        assert told.value.error_code is NOT_YET
+    check(0)
+    scene.now_ms = FOR_MS
+    check(1)  # it was waited for
+
+
+def test_it_remembers_so_many_that_it_has_waited_for() -> None:
+    scene, led_from = Scene(), 1
+    assert scene.told(6, LATE, led_from) is NOT_YET
+    scene.now_ms = FOR_MS
+    for epoch in range(1, PRODUCERS_MAX):
+        scene.told(6, LATE, led_from, epoch=epoch)
+    assert scene.told(6, LATE, led_from) is LATE
+    scene.told(6, LATE, led_from, epoch=PRODUCERS_MAX)
+    assert scene.told(6, LATE, led_from) is NOT_YET, "the first one gave way"
