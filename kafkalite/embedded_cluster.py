@@ -215,9 +215,12 @@ class EmbeddedCluster:
 
     def _start_all(self) -> None:
         spawned = {node_id: self._spawn(node_id) for node_id in self.node_ids}
-        with ThreadPoolExecutor(len(spawned)) as threads:
+        threads = ThreadPoolExecutor(len(spawned))
+        try:
             for done in [threads.submit(self._wait_for, b, n) for n, b in spawned.items()]:
                 done.result()
+        finally:
+            threads.shutdown(wait=False)  # after an error the brokers are stopped: nobody waits
 
     def _spawn(self, node_id: int) -> EmbeddedBroker:
         with self._turn:

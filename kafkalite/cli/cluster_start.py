@@ -4,7 +4,7 @@ A child that dies is started again after a pause, which grows with each death th
 a start. A broker that is silent for its session is killed by its watchdog, and started again.
 stdout gets one line as soon as clients can connect; stderr gets the logs of the brokers, each line
 with the broker's name. SIGTERM and SIGINT stop the brokers one after the other, then ZooKeeper;
-with --exit-with-parent the end of stdin does so too.
+with --exit-with-parent the end of stdin does so too. A signal also ends the start, at once.
 
 Owns   the supervision: when a child is started again, and when it is given up.
 Fails  with one line: a directory in use, an address in use, no Java. With exit code 1 once no
@@ -32,6 +32,7 @@ from kafkalite.embedded_cluster import BROKERS, EmbeddedCluster
 from kafkalite.errors import KafkaliteError
 
 LISTEN: Final = "127.0.0.1:9092"
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 NOBODY_LEFT: Final = "no broker is left"
 LOOK_SECONDS: Final = 0.1  # between looks at a child
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -90,7 +91,8 @@ def start(
     if watchdog:
         check_supported()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave_at_once)  # while it starts: what runs is stopped
+    for number in STOPPING:
+        signal.signal(number, _leave_at_once)  # while it starts: what runs is stopped
     cluster = EmbeddedCluster(
         data_dir,
         brokers=brokers,
@@ -108,7 +110,7 @@ def _serve(cluster: EmbeddedCluster, *, exit_with_parent: bool, json: bool) -> i
     stop = _Stop()
     keepers: list[_Keeper] = []
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
             signal.signal(number, lambda n, _: stop.want(signal.Signals(n).name))
         if exit_with_parent:
             threading.Thread(target=_wait_for_the_end_of_stdin, args=(stop,), daemon=True).start()
@@ -242,7 +244,10 @@ def _ending(code: int | None) -> str:
 
 
 def _leave_at_once(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    say(f"{signal.Signals(number).name} before the cluster was ready, it stops")
+    raise SystemExit(0)
 
 
 def _wait_for_the_end_of_stdin(stop: _Stop) -> None:

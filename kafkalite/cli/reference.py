@@ -32,7 +32,7 @@ INTRODUCTION: Final = f"""# Commands
   8601, sizes are in bytes.
 - **Exit codes**: 0 done; 1 refused or failed, with one line on stderr; 2 wrong flags; 130 Ctrl-C
   (SIGTERM: 143), but 0 for commands that run until they are stopped (`server start`,
-  `registry start`, `kafkalite-streams run`). A closed pipe (`| head`) is 0.
+  `cluster start`, `registry start`, `kafkalite-streams run`). A closed pipe (`| head`) is 0.
 - **A place in a log** (`--from`, `--to`, `--before`): `beginning`, `end`, an offset, `-N` for the
   last N of each partition, `-15m` (ms, s, m, h, d, w ago), an ISO time such as `2024-05-01T12:00Z`
   (without a zone: local time), `@1714564800000` (epoch ms).

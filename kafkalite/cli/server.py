@@ -3,7 +3,8 @@
 stdout gets one line as soon as clients can connect; stderr gets the log, one line an event. SIGTERM
 and SIGINT stop the broker gracefully. With --exit-with-parent the end of stdin does so too, which
 happens however the parent process dies. Only the first of these counts, and one line reports the
-stop. SIGHUP is ignored: a broker outlives the terminal that started it.
+stop. It ends the start of a cluster's broker, too, which may wait for ZooKeeper. SIGHUP is ignored:
+a broker outlives the terminal that started it.
 
 Fails  with one line: an unknown setting, an address in use, a data directory in use.
 """
@@ -203,7 +204,12 @@ async def _run(wanted: _Wanted, data_dir: Path, settings: Mapping[str, str]) -> 
     _watch_signals(asyncio.get_running_loop(), stop)
     if wanted.exit_with_parent:
         _stop_at_end_of_stdin(asyncio.get_running_loop(), stop)
-    node = await start_node(data_dir, wanted.listen, settings, wanted.registry, wanted.http)
+    starting = asyncio.ensure_future(
+        start_node(data_dir, wanted.listen, settings, wanted.registry, wanted.http)
+    )
+    if settings.get("zookeeper.connect") and await _is_given_up(starting, stop):
+        return
+    node = await starting
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
     if wanted.registry is not None or wanted.http is not None:
@@ -214,6 +220,26 @@ async def _run(wanted: _Wanted, data_dir: Path, settings: Mapping[str, str]) -> 
             await stop.wait()
     finally:
         await _close(node, stop.reason)
+
+
+async def _is_given_up(starting: asyncio.Task[Node], stop: _Stop) -> bool:
+    """Whether the stop came before the broker was ready, which then does not start.
+
+    A start in a cluster may wait for a minute, for ZooKeeper or for a controller. A broker that
+    stands alone waits for its own disk, and is not interrupted there.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        return False
+    began = time.perf_counter()
+    starting.cancel()
+    await asyncio.wait({starting})
+    if starting.cancelled():
+        seconds = time.perf_counter() - began
+        log.info("%s before the broker was ready, stopped in %.2f s", stop.reason, seconds)
+    return starting.cancelled()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -260,6 +261,41 @@ def test_a_broker_that_hangs_is_killed_and_starts_again(
     assert "killed: its event loop was silent for 2 s (--watchdog)" in log.read_text()
     servers = {"KAFKALITE_BOOTSTRAP_SERVERS": first["address"]}
     until(lambda: len(kafkalite("cluster", "status", "--json", **servers).json["brokers"]) == 2)
+
+
+SILENT_ZOOKEEPER = """
+import sys
+from types import SimpleNamespace
+from kafkalite.cli import main
+from kafkalite.embedded_cluster import EmbeddedCluster
+silent = SimpleNamespace(address=sys.argv.pop(1), close=lambda: None)
+EmbeddedCluster._new_zookeeper = lambda self: silent
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_the_start(tmp_path: Path, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, (tmp_path / "log").open("w") as log:
+        zookeeper = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-c", SILENT_ZOOKEEPER, zookeeper, "cluster", "start"]
+        command += ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+        patience = "--override=zookeeper.connection.timeout.ms=600000"
+        with subprocess.Popen([*command, patience], stderr=log, text=True) as process:
+            try:
+                brokers = {f"broker {n}: " for n in (1, 2, 3)}
+                until(lambda: brokers <= set(re.findall(r"^broker \d: ", _logged(tmp_path), re.M)))
+                process.send_signal(number)
+                assert process.wait(SECONDS_MAX / 2) == 0
+            finally:
+                process.kill()
+    assert f"{number.name} before the cluster was ready, it stops\n" in _logged(tmp_path)
+    stops = re.findall(r": the end of stdin before the broker was ready", _logged(tmp_path))
+    assert len(stops) == 3
+
+
+def _logged(folder: Path) -> str:
+    return (folder / "log").read_text()
 
 
 def test_no_process_outlives_a_killed_command(

@@ -65,6 +65,26 @@ def test_it_says_when_it_is_ready_and_stops_when_told(
         assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_a_stop_ends_the_wait_for_zookeeper(tmp_path: Path, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        zookeeper = f"127.0.0.1:{silent.getsockname()[1]}"
+        arguments = ("--zookeeper", zookeeper, "--broker-id", "1", "--listen", ANY_PORT)
+        patience = "--override=zookeeper.connection.timeout.ms=600000"
+        with started(
+            "server", "start", "--data-dir", str(tmp_path / "d"), *arguments, patience
+        ) as process:
+            assert process.stderr is not None
+            assert "Connecting to 127.0.0.1" in process.stderr.readline()
+            process.send_signal(number)
+            out, log = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    words = rf"\S+Z INFO kafkalite.cli.server: {number.name} before the broker was ready, stopped"
+    assert re.fullmatch(words + r" in \d+\.\d\d s", log.splitlines()[-1])
+
+
 @pytest.mark.slow
 def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
     arguments = ("--data-dir", str(tmp_path), "--listen", ANY_PORT, "--exit-with-parent")

@@ -324,7 +324,8 @@ class ZooKeeperCoordination:
         self._is_connected.set()  # who waits for a connection waits no longer
         for task in self._tasks:
             task.cancel()
-        cut = self._loop.call_later(CLOSE_SECONDS, self._handler.cut)
+        seconds = CLOSE_SECONDS if self._client.connected else 0
+        cut = self._loop.call_later(seconds, self._handler.cut)
         try:
             await self._in_thread(self._stop_client)
         finally:
