@@ -7,7 +7,9 @@
                                          └── log cleaner
 
 Owns   the order of starting and stopping. The socket is bound first, so that an address in use is
-       known before a long recovery, and accepts last, when the broker can answer.
+       known before a long recovery, and accepts last, when the broker can answer. It refuses peers
+       before the broker enters the cluster and lets them wait from then on, because others hear of
+       the broker there, and may name it as a leader.
 Fails  with DataDirectoryInUse, StorageError, or ConfigError naming setting, address or directory.
 """
 
@@ -280,6 +282,7 @@ async def _start(
         )
         cleaner.start()
         undo.push_async_callback(cleaner.close)
+        server.open()
         await cluster.enter(broker, home)
         await server.start(BrokerService(broker))
         undo.pop_all()  # it runs: all of that is closed at its stop

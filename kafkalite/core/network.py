@@ -1,7 +1,8 @@
 """The network as brokers and clients need it: connections to others, and from others.       [P]
 
     connect   a transport to HOST:PORT, for a protocol of asyncio
-    listen    a listener at each address that a host stands for; it accepts from `start` on
+    listen    a listener at each address that a host stands for: peers are refused before `open`,
+              and wait for `start`
     own_host  the address under which other machines reach this one
 
 `core.sockets` and `core.server.network` are the machine's own; `testing.network` simulates one.
@@ -29,15 +30,19 @@ class Connect(Protocol):
 
 
 class Listener(Protocol):
-    """One listening address. Peers that come before `start` wait."""
+    """One listening address, which nobody else can take."""
 
     @property
     def address(self) -> tuple[str, int]:
         """The host and port."""
         ...
 
+    def open(self) -> None:
+        """Refuses peers no more: they wait."""
+        ...
+
     def start(self) -> None:
-        """Begins to accept."""
+        """Begins to accept, those that wait first."""
         ...
 
     def close(self) -> None:

@@ -201,7 +201,8 @@ class Socket:
 
 
 class SimulatedListener:
-    """A listening address. Each connection that it accepts goes to `accepted`."""
+    """A listening address. Each connection that it accepts goes to `accepted`. It refuses peers
+    before `open`."""
 
     def __init__(
         self,
@@ -219,11 +220,16 @@ class SimulatedListener:
         self._accepted = accepted
         self._backlog = max(1, backlog)
         self._waiting: deque[Socket] = deque()
+        self.is_open = False
         self._is_started = False
 
+    def open(self) -> None:
+        """Refuses peers no more: they wait."""
+        self.is_open = True
+
     def start(self) -> None:
-        """Begins to accept."""
-        self._is_started = True
+        """Begins to accept, those that wait first."""
+        self.is_open = self._is_started = True
         self._wake()
 
     def close(self) -> None:

@@ -235,8 +235,8 @@ class SimulatedNetwork:
 
         def asked() -> None:
             listener = there.listeners.get(port)
-            is_stranger = listener is not None and listener.is_local
-            if listener is None or (is_stranger and near.owner.name != there.name):
+            is_own = near.owner.name == there.name
+            if listener is None or not listener.is_open or (listener.is_local and not is_own):
                 self.events.note(f"{near.owner.name}>{there.name}:{port} refused")
                 back.put(near.on_refused)
             elif listener.is_full:

@@ -250,6 +250,9 @@ def test_before_the_start_peers_wait_and_beyond_the_backlog_they_knock_again() -
     with Net() as net:
         net.world.network.machine("server").listeners.clear()
         listener = net.listen(backlog=2, starts=False)
+        with pytest.raises(ConnectionRefusedError):
+            net.connect()
+        listener.open()
         tasks = [net.connecting() for _ in range(3)]
         net.passes(0.5)
         assert [task.done() for task in tasks].count(True) == 2

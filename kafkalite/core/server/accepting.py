@@ -1,7 +1,7 @@
 """One listening socket, and the connections of its peers.                                 [IO]
 
-    readable ──> accept, until none waits ───> a transport and a protocol for each
-                   └── out of descriptors or memory: no accepts for PAUSE_SECONDS
+    open ──> readable ──> accept, until none waits ───> a transport and a protocol for each
+                            └── out of descriptors or memory: no accepts for PAUSE_SECONDS
 
 Owns   the socket. Peers that wait during a pause stay in the system's queue.
 Fails  by logging that peers wait and why, one line a minute: asyncio's own servers log a traceback
@@ -48,9 +48,13 @@ class Acceptor:
         host, port, *_ = self._socket.getsockname()
         return host, port
 
-    def start(self) -> None:
-        """Begins to accept."""
+    def open(self) -> None:
+        """Refuses peers no more: they wait in the system's queue."""
         self._socket.listen(self._backlog)
+
+    def start(self) -> None:
+        """Begins to accept, those that wait first."""
+        self.open()
         self._go_on()
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class Server:
         self.turn_ends = 0.0  # when connections have had their part of this turn of the loop
 
     async def bind(self, host: str, port: int, listener: str = DEFAULT_LISTENER) -> tuple[str, int]:
-        """Takes an address without accepting yet; returns it, port 0 replaced by a free one.
+        """Takes an address, where peers are refused yet; returns it, port 0 replaced by a free one.
 
         Peers that come in there are said to have come by `listener`. OSError when the address is
         taken or is not ours.
@@ -87,6 +87,11 @@ class Server:
         opened = await self._network.listen(make, host, port, self.limits.backlog)
         self._accepting += opened
         return opened[0].address
+
+    def open(self) -> None:
+        """Refuses peers no more: they wait for `start`, which comes soon."""
+        for each in self._accepting:
+            each.open()
 
     async def start(self, service: Service) -> None:
         """Begins to accept; `service` answers."""

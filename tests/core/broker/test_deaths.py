@@ -65,6 +65,17 @@ def test_a_killed_broker_leads_nothing_and_holds_nobody_back(place: ThreeBrokers
     assert {partition.leader for partition in image.topics["t"].partitions} == living
 
 
+def test_a_broker_that_others_name_refuses_nobody(place: ThreeBrokers) -> None:
+    victim = place.other(place.controller())
+    other = place.other(victim)
+    place.kill(victim)
+    place.agree(AT_ONCE)
+    place.start(victim)
+    place.run(lambda: victim in place.image(other).brokers, SECONDS)
+    assert place.brokers[victim].node is None  # it has not heard yet that others know of it
+    place.ask(victim, MetadataRequest())
+
+
 def test_a_killed_controller_has_a_successor(place: ThreeBrokers) -> None:
     victim = place.controller()
     place.kill(victim)

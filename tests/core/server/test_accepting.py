@@ -19,11 +19,15 @@ class Greeting(asyncio.Protocol):
         transport.close()
 
 
-async def listening() -> Acceptor:
-    bound = await asyncio.get_running_loop().create_server(
+async def bound() -> Acceptor:
+    server = await asyncio.get_running_loop().create_server(
         Greeting, "127.0.0.1", 0, start_serving=False
     )
-    acceptor = Acceptor(bound, 50, Greeting)
+    return Acceptor(server, 50, Greeting)
+
+
+async def listening() -> Acceptor:
+    acceptor = await bound()
     acceptor.start()
     return acceptor
 
@@ -44,6 +48,21 @@ def test_all_who_connect_are_taken_up_until_the_end() -> None:
         acceptor.close()
         with pytest.raises((ConnectionError, OSError)):
             await greeted(acceptor)
+
+    asyncio.run(story())
+
+
+def test_peers_are_refused_then_wait_and_then_are_taken_up() -> None:
+    async def story() -> None:
+        acceptor = await bound()
+        with pytest.raises(ConnectionRefusedError):
+            await greeted(acceptor)
+        acceptor.open()
+        reader, writer = await asyncio.open_connection(*acceptor.address)
+        acceptor.start()
+        assert await reader.read() == b"hello"
+        writer.close()
+        acceptor.close()
 
     asyncio.run(story())
 
