@@ -3,6 +3,10 @@
     put_in_force ──look──> a loop for each leader: positions ──Fetch──> answers ──> the logs
                                       └── rests after errors; ends when nothing is followed there
 
+A request is given up where other partitions are to be fetched, and the next one goes out on another
+connection. It names the session of the one before, which its leader answers then: so that one does
+not hold up the next but one, on the first connection, until its wait is over.
+
 While all goes well there is no task to wake: the turn of the event loop in which an answer arrives
 appends it and sends the next fetch (`Exchange`). A producer with acks=all waits for just that.
 

@@ -217,6 +217,13 @@ class Reading:
         for key in self._stale or ():
             self.found.pop(key, None)
 
+    def wake(self) -> None:
+        """Completes the operation that waits, if there is one."""
+        parked, complete = self._parked, self._complete
+        self._parked = self._complete = None
+        if parked is not None and complete is not None:
+            complete(parked)
+
     def unpark(self) -> None:
         """Ends the wait of `parked`."""
         self._parked = self._complete = None

@@ -1,7 +1,8 @@
 """Incremental fetch sessions: the broker remembers a reader's partitions and sends only news.  [P]
 
     session_epoch -1            no session; a session that the request names is closed
-                   0            all partitions are in the request; a session begins with the answer
+                   0            the same, all partitions are in the request, and a session begins
+                                with the answer
                    1, 2, 3 …    the request has changed and forgotten partitions; its epoch must be
                                 the next one
 
@@ -17,6 +18,8 @@ were not used for so long, and begin even if there is no slot.
 A broker whose followers fetch has one session at a time, but uses several connections: a request
 that it has given up may come after later ones, with older positions, which their leaders note. Once
 the broker goes on with the session of a later request, all of its partitions are looked at again.
+If a request that it has given up waits here, it is answered when the next one closes its session:
+the connection is needed again.
 
 Owns   the sessions. A session is found by its id, from any connection.
 Never  reads a partition.
@@ -224,7 +227,7 @@ class FetchSessions:
     ) -> OpenFetch:
         """All partitions are in the request, which may begin a session."""
         if request.session_id != NO_SESSION:
-            self._close(request.session_id)
+            self._leave(request.session_id)
         replica = replica_of(request)
         reading = Reading(asked, replica, now_ms)
         if replica is not None:
@@ -357,6 +360,15 @@ class FetchSessions:
         )
         self._sessions[session_id] = session
         return session
+
+    def _leave(self, session_id: int) -> None:
+        """The reader of the session has begun anew. Its request that waits there, on another
+        connection, is answered: somebody else went on."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.epoch = FINAL_EPOCH
+            session.reading.wake()
+            self._close(session_id)
 
     def _close(self, session_id: int) -> None:
         """The session, if there is one, is no more."""

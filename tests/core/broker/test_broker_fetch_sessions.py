@@ -76,6 +76,28 @@ def test_a_session_tells_only_what_is_new(start: Start, version: int) -> None:
     asyncio.run(story())
 
 
+def test_a_request_that_waits_is_answered_when_its_reader_begins_anew(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer, other = await running.connect(), await running.connect()
+            await peer.create("t", 1)
+            topics = wanted("t", 0, topic_id=running.broker.image.topics["t"].topic_id)
+            first = await peer.ask(FetchRequest(session_epoch=0, topics=topics), 16)
+            patient = FetchRequest(
+                session_id=first.session_id, session_epoch=1, max_wait_ms=3_600_000, min_bytes=1
+            )
+            peer.send(patient, 16)
+            while not running.broker.gauges()["waiting_requests"]:
+                await asyncio.sleep(0.001)
+            anew = FetchRequest(session_id=first.session_id, session_epoch=0, topics=topics)
+            assert (await other.ask(anew, 16)).error_code is ErrorCode.NONE
+            given_up = await peer.receive()
+            assert given_up.error_code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            assert not running.broker.gauges()["waiting_requests"]
+
+    asyncio.run(story())
+
+
 def test_slots_are_bounded_by_the_setting(start: Start) -> None:
     async def story() -> None:
         async with start(max_incremental_fetch_session_cache_slots="1") as running:

@@ -122,3 +122,16 @@ def test_a_follower_has_one_session_at_its_leader_whatever_it_begins_to_follow(
         place.create(NewTopic(f"more-{number}", replica_assignment=((1, 2, 3),)))
         place.produce(f"more-{number}", b"a")
     assert len(place.broker(1).fetch_sessions) == 2
+
+
+def test_new_partitions_wait_for_no_poll_that_their_followers_have_given_up(
+    place: ThreeBrokers,
+) -> None:
+    long_poll_s = place.broker(2).config["replica.fetch.wait.max.ms"] / 1000
+    place.pass_seconds(2 * long_poll_s)
+    for number in range(6):
+        place.create(NewTopic(f"new-{number}", replica_assignment=((1, 2, 3),)))
+        asked = place.seconds
+        place.produce(f"new-{number}", b"a")
+        assert place.seconds - asked < long_poll_s / 2
+    assert place.broker(1).gauges()["waiting_requests"] == 2  # one of each follower
