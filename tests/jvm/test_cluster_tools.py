@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafkalite.clients.admin.client import NewTopic
 from kafkalite.clients.sync import Admin
+from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.embedded_cluster import EmbeddedCluster
 
 TOOLS = "org.apache.kafka.tools"
@@ -25,6 +26,8 @@ CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 CONFIGS = "kafka.admin.ConfigCommand"
 PARTITION = re.compile(r"Partition: (\d+)\tLeader: (\S+)\tReplicas: (\S+)\tIsr: (\S*)")
 PATIENCE_SECONDS = 60
+EARLIEST = "-2"  # as a time
+LOG_OVERHEAD, CRC_AT = 12, 17  # of a batch: offset and length; then its leader epoch and magic
 Tool = Callable[..., str]
 
 
@@ -265,20 +268,49 @@ def test_what_each_broker_tells(tool: Tool, jvm: Any, cluster: EmbeddedCluster) 
 def test_replica_verification_compares_the_bytes_of_all_replicas(
     old_jvm: Any, cluster: EmbeddedCluster
 ) -> None:
-    """The tool of Apache Kafka 3.9 fetches from leader and followers as no replica, number -2. It
-    gets to an offset once the bytes below it are the same everywhere."""
     create(cluster, "compared", [1, 2, 3])
     produce(cluster, "compared", [b"%d" % number for number in range(1_000)], acks="all")
-    options = ["--broker-list", cluster.bootstrap_servers, "--topics-include", "compared"]
-    options += ["--report-interval-ms", "500"]
-    done = "max lag is 0 for partition compared-0 at offset 1000 among 1 partitions"
+    reports = verification(old_jvm, cluster, "compared", 1_000)
+    assert all("max lag is" in line for line in reports), reports
+
+    cluster.stop(3)
+    change_a_byte(cluster.data_dir / "broker-3" / "compared-0" / f"{0:020}.log")
+    cluster.start(3)
+    wait_for(lambda: state(cluster, "compared")[2] == {1, 2, 3}, "broker 3 is back, not in sync")
+    reports = verification(old_jvm, cluster, "compared", 1_000)
+    (told,) = (line for line in reports if "max lag is" not in line)
+    found = re.search(r"compared-0 has unmatched checksum at offset \d+; (.*)", told)
+    assert found is not None, reports
+    checksums = dict(re.findall(r"replica (\d)'s checksum (\d+)", found[1]))
+    assert "3" in checksums
+    assert len(set(checksums.values())) == 2
+
+
+def verification(old_jvm: Any, cluster: EmbeddedCluster, topic: str, end: int) -> list[str]:
+    """The reports of the tool of Apache Kafka 3.9 until it has compared partition 0 up to its end.
+
+    It fetches from leader and followers as no replica, number -2, and compares batch by batch; by
+    itself it begins at the end.
+    """
+    options = ["--broker-list", cluster.bootstrap_servers, "--topics-include", topic]
+    options += ["--report-interval-ms", "500", "--time", EARLIEST]
+    done = f"max lag is 0 for partition {topic}-0 at offset {end} among 1 partitions"
     with old_jvm.running(f"{TOOLS}.ReplicaVerificationTool", *options) as verifying:
-        reports = list(islice(verifying.stdout, 3))
+        assert "verification process is started" in next(verifying.stdout)
+        reports = list(islice(verifying.stdout, 2))
         while done not in reports[-1]:
             assert len(reports) < 2 * PATIENCE_SECONDS, reports[-3:]
             reports.append(next(verifying.stdout))
-    assert "verification process is started" in reports[0]
-    assert all("max lag is" in line for line in reports[1:]), reports
+    return reports
+
+
+def change_a_byte(segment: Path) -> None:
+    """Changes the value of the first batch's last record: the batch is sound, and another one."""
+    data = bytearray(segment.read_bytes())
+    end = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD])
+    data[end - 2] ^= 1  # before the number of headers, 0
+    data[CRC_AT : CRC_AT + 4] = crc32c(data[CRC_AT + 4 : end]).to_bytes(4)
+    segment.write_bytes(data)
 
 
 def test_a_console_consumer_reads_what_is_committed_while_its_coordinator_dies(
