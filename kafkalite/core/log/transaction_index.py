@@ -9,7 +9,7 @@ once the marker was replicated, so that a search knows when no later entry can m
 Markers ascend, and so do the entries' offsets: a search reads a few entries to find its place, and
 from there on only what its caller takes.
 
-Owns   nothing in memory: the system caches pages that are read often.
+Owns   in memory only what the disk refused: the system caches pages that are read often.
 Fails  with StorageError on a file that is no index; the caller rebuilds it from the log.
 Source KIP-98; apache/kafka TransactionIndex.
 """
@@ -33,14 +33,22 @@ _RUN_ENTRIES: Final = 128  # read at once
 class TransactionIndex:
     """The aborted transactions whose markers lie in one segment."""
 
-    __slots__ = ("file",)
+    __slots__ = ("_refused", "file")
 
     def __init__(self, file: File) -> None:
         self.file = file
+        self._refused: list[AbortedTransaction] = []
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Adds a transaction; markers come in the order of their offsets."""
-        self.file.append(_ENTRY.pack(_VERSION, *aborted))
+        """Adds a transaction; markers come in the order of their offsets.
+
+        OSError: it is not on the disk. Readers find it all the same, as its marker is in the log.
+        """
+        try:
+            self.file.append(_ENTRY.pack(_VERSION, *aborted))
+        except OSError:
+            self._refused.append(aborted)
+            raise
 
     def since(self, offset: int) -> Iterator[AbortedTransaction]:
         """The transactions whose marker lies at `offset` or beyond, in the order of the markers."""
@@ -49,11 +57,13 @@ class TransactionIndex:
             run = self._read(number, min(_RUN_ENTRIES, count - number))
             number += len(run)
             yield from run
+        yield from [each for each in self._refused if each.last_offset >= offset]
 
     def truncate(self, offset: int) -> None:
         """Drops the transactions whose marker lies at `offset` or beyond."""
         if self.file.size_bytes:
             self.file.truncate(self._before(offset) * _ENTRY.size)
+        self._refused = [each for each in self._refused if each.last_offset < offset]
 
     def _before(self, offset: int) -> int:
         """How many markers lie before `offset`."""
@@ -62,7 +72,7 @@ class TransactionIndex:
 
     def _count(self) -> int:
         count, rest = divmod(self.file.size_bytes, _ENTRY.size)
-        if rest:
+        if rest and not self._refused:  # of which a part may be there
             size = self.file.size_bytes
             raise StorageError(f"{self.file.path}: {size} bytes, not of {_ENTRY.size} each")
         return count
@@ -81,3 +91,4 @@ class TransactionIndex:
         """Drops all entries."""
         if self.file.size_bytes:
             self.file.truncate(0)
+        self._refused.clear()

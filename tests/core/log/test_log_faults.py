@@ -197,6 +197,29 @@ def test_a_log_that_failed_for_want_of_room_is_opened_again(
     assert LogStore(memory.after_crash(Random(1))).was_clean_shutdown
 
 
+@pytest.mark.parametrize("operation", ["create", "append"])
+def test_readers_find_an_abort_whose_index_entry_was_refused(
+    memory: MemoryStorage, batch: MakeBatch, operation: str
+) -> None:
+    """Followers have the marker, and consumers go on to read this log until it is opened again."""
+    log = LogStore(memory).open(ORDERS, ID, CONFIG, at(1_000))
+    ids = {"producer_id": 7, "producer_epoch": 0}
+    log.append_as_leader(batch(2, base_sequence=0, transactional=True, **ids), 0, 1_000)
+    marker = encode_end_transaction_marker(
+        EndTransactionMarker(ControlType.ABORT, 0), timestamp_ms=1_000, **ids
+    )
+    if operation == "append":
+        memory.pass_over("append")  # of the marker itself
+    memory.fail(operation, errno.EIO)
+    with pytest.raises(ApiError, match="transaction index"):
+        log.append_as_leader(bytearray(marker), 0, 1_000, from_client=False)
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset == 3
+    (aborted,) = log.aborted_transactions(0, 3)
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (7, 0, 2)
+    assert log.aborted_transactions(3, 4) == []
+
+
 def test_a_write_that_fails_begins_no_leader_epoch(memory: MemoryStorage, batch: MakeBatch) -> None:
     """An epoch without records parts from every other log, and nothing can be cut to mend it: the
     follower that had it asked for ever."""

@@ -309,6 +309,27 @@ def test_aborted_transactions_are_kept_in_kafkas_format(storage: Storage) -> Non
     assert list(again.since(0)) == []
 
 
+@pytest.mark.parametrize("cut", [19, 0])
+def test_an_abort_that_the_disk_refused_is_dropped_like_others(
+    memory: MemoryStorage, cut: int
+) -> None:
+    index = TransactionIndex(memory.open("x.txnindex"))
+    kept, refused = AbortedTransaction(7, 0, 9, 0), AbortedTransaction(7, 10, 19, 10)
+    index.append(kept)
+    memory.fail("append")  # half of the entry is there
+    with pytest.raises(OSError, match="ENOSPC"):
+        index.append(refused)
+    assert list(index.since(0)) == [kept, refused]
+    assert list(index.since(10)) == [refused]
+    index.truncate(20)
+    assert list(index.since(0)) == [kept, refused]
+    if cut:
+        index.truncate(cut)
+    else:
+        index.clear()
+    assert list(index.since(0)) == ([kept] if cut else [])
+
+
 def test_a_search_reads_few_of_very_many_aborts(memory: MemoryStorage) -> None:
     index, size = TransactionIndex(memory.open("x.txnindex")), 34
     for number in range(20_000):
