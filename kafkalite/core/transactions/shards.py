@@ -19,9 +19,14 @@ from kafkalite.core.cluster.producer_ids import ProducerIds
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.coordinators.runtime import Coordinator, Coordinators, Host
 from kafkalite.core.protocol.primitives import Buffer
-from kafkalite.core.protocol.transactions import EndTxnRequest, InitProducerIdResponse
+from kafkalite.core.protocol.transactions import (
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.transactions.coordinator import (
+    AddPartitions,
     MarkersWritten,
     ProducerIdTaken,
     TakeProducerId,
@@ -39,6 +44,7 @@ from kafkalite.errors import ApiError, ErrorCode
 _IDENTITY: Final = Struct(">qh")  # of a record batch: producer_id, producer_epoch
 IDENTITY_START: Final = 43
 IDENTITY_END: Final = IDENTITY_START + _IDENTITY.size
+CERTAIN: Final = (InitProducerIdRequest, AddPartitions, EndTxnRequest)
 NOBODY: Final = RequestContext(0)  # asks: the request comes from within
 
 
@@ -66,8 +72,9 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             TRANSACTIONS_TOPIC,
             lambda: TransactionCoordinator(limits),
             self._run_effect,
-            # An earlier transaction's end is no answer about the next.
-            certain={EndTxnRequest: lambda _: True},
+            # An earlier transaction's end is no answer about the next, and who is shut out is so
+            # by the last coordinator's word.
+            certain=dict.fromkeys(CERTAIN, lambda _: True),
         )
         self._producer_ids = producer_ids
         self.markers = markers  # in a cluster one that reaches other brokers, too

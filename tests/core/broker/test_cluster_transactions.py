@@ -398,6 +398,31 @@ def test_a_coordinator_that_may_have_a_successor_calls_no_transaction_committed(
     place.check()
 
 
+def test_a_coordinator_that_may_have_a_successor_shuts_no_producer_out(place: Place) -> None:
+    """The producer may have its epoch from the successor, and what it is told is the end of it."""
+    place.do(place.commit(b"before"))
+    name, (producer_id, epoch) = (
+        place.producer._transactional_id,
+        place.producer._coordination._identity,
+    )
+    topics = (AddPartitionsToTxnTopic(TOPIC, (0,)),)
+
+    def codes() -> tuple[ErrorCode, ErrorCode]:
+        added = place.ask(1, AddPartitionsToTxnRequest(name, producer_id, epoch + 5, topics))
+        (topic,) = added.results_by_topic_v3_and_below
+        begun = place.ask(1, InitProducerIdRequest(name, 1_000, producer_id, epoch + 5))
+        return topic.results_by_partition[0].partition_error_code, begun.error_code
+
+    fenced, moved = ErrorCode.PRODUCER_FENCED, ErrorCode.NOT_COORDINATOR
+    place.until(lambda: codes() == (fenced, fenced))
+    place.isolate(1, from_clients=False)
+    place.pass_seconds(3)
+    assert codes() == (moved, moved)
+    place.heal()
+    place.until(lambda: codes() == (fenced, fenced))
+    place.check()
+
+
 def test_a_request_for_markers_that_was_given_up_ends_no_later_transaction(place: Place) -> None:
     """It may lie about in the network while its successor is answered, and the producer goes on."""
     place.do(place.commit(b"before"))
