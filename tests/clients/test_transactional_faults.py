@@ -268,7 +268,91 @@ def test_a_commit_without_an_answer_can_only_be_repeated(fake_broker: Any, hang_
         assert coordinator.ends == [True]
         async with producer.transaction():
             await producer.send("t", b"2", partition=0)
-        assert coordinator.batches == [(0, 0), (0, 1)]
+        assert coordinator.batches == [(0, 0), (1, 0)]
+
+    play(fake_broker, story)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        t.AddPartitionsToTxnRequest,
+        t.EndTxnRequest,
+        t.AddOffsetsToTxnRequest,
+        t.TxnOffsetCommitRequest,
+    ],
+)
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_request_without_an_answer_is_of_no_later_epoch(
+    fake_broker: Any, hang_up: Any, kind: type, is_aborted: bool
+) -> None:
+    """A coordinator that comes back may carry it out, and would end the next transaction."""
+
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        for number in range(2):
+            coordinator.faults[kind] = [hang_up] if number == 0 else []
+            producer.begin()
+            await producer.send("t", b"1", partition=0)
+            await producer.send_offsets({TopicPartition("t", 1): 5}, "g")
+            await producer.flush()
+            await (producer.abort() if is_aborted else producer.commit())
+            assert coordinator.ends == [not is_aborted] * (number + 1)
+            assert coordinator.epoch == 1, "where all is answered there is no other"
+        assert coordinator.batches == [(0, 0), (1, 0)]
+
+    play(fake_broker, story)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.PRODUCER_FENCED]
+)
+def test_a_commit_that_is_decided_is_not_asked_for_again(
+    fake_broker: Any, hang_up: Any, code: ErrorCode
+) -> None:
+    """The next epoch is another matter: the coordinator is silent about it, or knows another
+    producer by then."""
+
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        coordinator.faults[t.EndTxnRequest] = [hang_up]
+        coordinator.faults[t.InitProducerIdRequest] = [code] * 100
+        producer.begin()
+        await producer.send("t", b"1", partition=0)
+        if code is ErrorCode.PRODUCER_FENCED:
+            await producer.commit()
+            with pytest.raises(ApiError, match="PRODUCER_FENCED"):
+                producer.begin()
+        else:
+            with pytest.raises(ApiError, match="LOAD_IN_PROGRESS"):
+                await producer.commit()
+            coordinator.faults.clear()
+            await producer.commit()
+            producer.begin()
+            await producer.abort()
+        assert coordinator.ends == [True]
+
+    play(fake_broker, story)
+
+
+def test_a_producer_that_is_fenced_while_it_aborts_stays_so(fake_broker: Any) -> None:
+    """The answer about its partitions comes first, and says that another has the id."""
+
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        late = asyncio.get_running_loop().create_future()
+        coordinator.faults[t.AddPartitionsToTxnRequest] = [late]
+        producer.begin()
+        await producer.send("t", b"1", partition=0)
+        while not coordinator.broker.count(t.AddPartitionsToTxnRequest):
+            await asyncio.sleep(0.001)
+        aborting = asyncio.create_task(producer.abort())
+        await asyncio.sleep(0.01)
+        asked = coordinator.broker.asked[-1]
+        assert isinstance(asked, t.AddPartitionsToTxnRequest)
+        late.set_result(coordinator.add(asked, ErrorCode.PRODUCER_FENCED))
+        with pytest.raises(ApiError, match="PRODUCER_FENCED"):
+            await aborting
+        with pytest.raises(ApiError, match="PRODUCER_FENCED"):
+            producer.begin()
+        assert coordinator.ends == []
 
     play(fake_broker, story)
 

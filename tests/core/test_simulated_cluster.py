@@ -32,7 +32,7 @@ SEEDS = os.environ.get("KAFKALITE_SEEDS")
 FIRST, LAST = map(int, (SEEDS or "100:400").split(":"))
 EVENTS_A_RUN = 20 if SEEDS else 10  # half a second of a core each
 # Since operators, disks and clocks are in the histories.
-FAILED_ONCE = [782, 1112, 20602, 20847, 21743]
+FAILED_ONCE = [782, 1112, 20602, 20847, 21399, 21699, 21743]
 
 
 @pytest.mark.slow

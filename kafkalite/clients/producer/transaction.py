@@ -76,7 +76,8 @@ class ProducerTransaction:
         self.state = NEW
         self.error: ApiError | None = None  # of the first thing that failed in the transaction
         self.was_announced = False  # the coordinator may know of the transaction
-        self.needs_epoch = False  # sequences have a gap that only a new epoch closes
+        # Sequences have a gap that only a new epoch closes, or a request has had no answer.
+        self.needs_epoch = False
         self._partitions: set[TopicPartition] = set()
         self._waiting: dict[TopicPartition, None] = {}
 
@@ -89,6 +90,11 @@ class ProducerTransaction:
         if self.error is not None:
             raise self.error
         raise RuntimeError(self._describe())
+
+    def check_not_fenced(self) -> None:
+        """Raises ApiError if another producer has the id."""
+        if self.state is FENCED and self.error is not None:
+            raise self.error
 
     def may_send(self, partition: TopicPartition) -> bool:
         """Whether the partition is part of the transaction; if not, it waits to be added."""
@@ -113,12 +119,9 @@ class ProducerTransaction:
 
     def begin(self) -> None:
         """A transaction begins, in memory alone."""
+        self.check_not_fenced()
         if self.state is not READY:
-            raise (
-                self.error
-                if self.state is FENCED and self.error
-                else RuntimeError(self._describe())
-            )
+            raise RuntimeError(self._describe())
         self._become(IN_TRANSACTION)
 
     def announced(self) -> None:
@@ -157,17 +160,18 @@ class ProducerTransaction:
         """Nothing more is sent; the end is to be decided. May be said again."""
         if self.state is ABORTING:
             return
+        self.check_not_fenced()
         if self.state not in (IN_TRANSACTION, ABORTABLE):
-            raise (
-                self.error
-                if self.state is FENCED and self.error
-                else RuntimeError(self._describe())
-            )
+            raise RuntimeError(self._describe())
         self._waiting.clear()
         self._become(ABORTING)
 
+    def decided(self) -> None:
+        """The coordinator has decided the end, and need not be asked again."""
+        self.was_announced = False
+
     def ended(self) -> None:
-        """The end is decided."""
+        """The end is decided, and the next transaction may begin."""
         self._partitions.clear()
         self._waiting.clear()
         self.error, self.was_announced = None, False

@@ -6,6 +6,10 @@
 Requests to the transaction coordinator go one at a time, so that nothing is added to a transaction
 whose end is on its way.
 
+A request without an answer may be carried out later, by a coordinator that was cut off and comes
+back: it would end the producer's next transaction, or commit offsets of the one before. So the next
+transaction has another epoch, in which such a request is refused.
+
 Owns   the current coordinator, and how long requests are retried.
 Never  sends records: the producer does, once `ProducerTransaction` says that it may.
 Fails  with ApiError, also noted in the transaction: fenced, or to be aborted.
@@ -147,8 +151,10 @@ class Transactional:
             return ErrorCode.NONE if code in (ENDED if commit else ALREADY_ABORTED) else code
 
         async with self._in_turn:
+            self.transaction.check_not_fenced()
             if self.transaction.was_announced:
                 await self._until_done("commit" if commit else "abort", ask)
+                self.transaction.decided()
 
     # -- asking
 
@@ -166,6 +172,7 @@ class Transactional:
             except (BrokerUnavailable, WireError) as error:
                 # As for batches: the connection is gone.
                 code, why = ErrorCode.NETWORK_EXCEPTION, f", {error}"
+                self.transaction.needs_epoch = True  # it may still be carried out
             if not code:
                 return
             if code in MOVED:

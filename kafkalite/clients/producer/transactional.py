@@ -134,6 +134,12 @@ class TransactionalProducer(Producer):
             if not error.error_code.is_retriable:
                 self._transaction.failed(error)
             raise
+        try:
+            await self._begin_epoch()
+        except ApiError:
+            if self._transaction.state is FENCED:
+                return  # it is committed all the same; the next `begin` tells
+            raise
         self._transaction.ended()
 
     async def abort(self) -> None:
@@ -146,9 +152,13 @@ class TransactionalProducer(Producer):
             await self._wait_for_progress()
         self._first_error = None
         await self._coordination.end(commit=False)
+        await self._begin_epoch()
+        self._transaction.ended()
+
+    async def _begin_epoch(self) -> None:
+        """The next epoch, where what was sent in this one must not count for later transactions."""
         if self._transaction.needs_epoch:
             self._accumulator.restart(*await self._coordination.identify())
-        self._transaction.ended()
 
     async def abort_unfinished(self) -> None:
         """Aborts a transaction that is under way or has failed; an error is only logged."""

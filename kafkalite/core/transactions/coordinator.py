@@ -249,6 +249,8 @@ class TransactionCoordinator:
             error = ErrorCode.PRODUCER_FENCED
         elif before.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
+        elif before.state is ONGOING and before.has_succeeded(expected):
+            error = ErrorCode.PRODUCER_FENCED  # it comes late, and harms no later transaction
         elif before.state is ONGOING:
             # The next attempt finds the transaction aborted, and gets an epoch of its own.
             self._fence(entry, step)
