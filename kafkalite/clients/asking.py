@@ -26,6 +26,10 @@ UNCONNECTED_LOOK_MS: Final = 100  # the same of one that is not connected: most 
 LOOK_MAX_MS: Final = 5_000  # between two looks: joins may wait for minutes
 
 
+class CoordinatorMoved(BrokerUnavailable):
+    """Another broker coordinates now, while this one has not answered."""
+
+
 async def first_answer(attempt: Callable[[], Coroutine[Any, Any, R] | None]) -> R:
     """The first answer of the attempts that `attempt` makes, one after the other; None from it: no
     more can be made."""
@@ -54,7 +58,7 @@ async def first_answer(attempt: Callable[[], Coroutine[Any, Any, R] | None]) -> 
 async def unless_moved(
     asking: asyncio.Future[R], has_moved: Callable[[], Awaitable[bool]], look_ms: int
 ) -> R:
-    """The answer of a coordinator. BrokerUnavailable once another has taken its place: `has_moved`
+    """The answer of a coordinator. CoordinatorMoved once another has taken its place: `has_moved`
     is asked after `look_ms`, and again after pauses that grow."""
     looking: asyncio.Future[bool] | None = None
     try:
@@ -67,7 +71,7 @@ async def unless_moved(
                 return asking.result()
             assert looking is not None, "a look has ended"
             if looking.result():
-                raise BrokerUnavailable("another broker has become the coordinator")
+                raise CoordinatorMoved("another broker has become the coordinator")
             look_ms = min(2 * look_ms, LOOK_MAX_MS)
     finally:
         asking.cancel()

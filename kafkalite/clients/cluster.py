@@ -33,6 +33,7 @@ from typing import Any, Final, TypeVar
 from kafkalite.clients.asking import (
     CONNECTED_LOOK_MS,
     UNCONNECTED_LOOK_MS,
+    CoordinatorMoved,
     first_answer,
     unless_moved,
 )
@@ -480,7 +481,8 @@ class Client(Lifetime):
         """Asks the coordinator of a key. The answer's error codes are the caller's.
 
         If the coordinator is out of reach, the next call looks it up again. If it is silent, other
-        brokers are asked whether it still is one: BrokerUnavailable, at once, where it is not.
+        brokers are asked whether it still is one: BrokerUnavailable, at once, where it is not. Then
+        the connection to it is reset: the request must not arrive once it coordinates again.
         """
         node_id = await self.coordinator(key, kind)
         connection = self.open_connection(node_id, lane)
@@ -491,7 +493,11 @@ class Client(Lifetime):
                 request = self.request(message, node_id, lane=lane, timeout_ms=timeout_ms)
                 asking, look_ms = asyncio.ensure_future(request), UNCONNECTED_LOOK_MS
             return await unless_moved(asking, lambda: self._has_moved(key, kind, node_id), look_ms)
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
+            if isinstance(error, CoordinatorMoved) and (
+                held := connection or self.open_connection(node_id, lane)
+            ):
+                held.give_up(str(error))
             if self._coordinators.get((kind, key)) == node_id:
                 self.forget_coordinator(key, kind)
             raise

@@ -1,6 +1,6 @@
 """Connections over the sockets of this machine.                                             [IO]
 
-Owns   the options of a socket that all of our connections have.
+Owns   the options of a socket that all of our connections have, and how a connection is broken.
 Fails  with OSError, or gaierror for an unknown name.
 """
 
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+from contextlib import suppress
 from ipaddress import ip_address
+from typing import Final
 
 from kafkalite.core.network import MakeProtocol
+
+NO_LINGER: Final = struct.pack("ii", 1, 0)  # what is unsent at the close is dropped
 
 
 async def connect(make: MakeProtocol, host: str, port: int) -> None:
@@ -49,3 +54,13 @@ def set_options(transport: asyncio.BaseTransport) -> socket.socket | None:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return found
+
+
+def reset(transport: asyncio.WriteTransport) -> None:
+    """Breaks a connection: what the peer's machine does not have yet, it never gets. After a mere
+    close the system goes on to send it, for minutes where the network is cut."""
+    found: socket.socket | None = transport.get_extra_info("socket")
+    if found is not None:
+        with suppress(OSError):  # it is closed already
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+    transport.abort()

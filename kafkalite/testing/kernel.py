@@ -12,6 +12,8 @@ Source tcp(7).
 from __future__ import annotations
 
 import errno
+import socket
+import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -77,6 +79,7 @@ class Socket:
         self.error: OSError | None = None
         self.is_established = False
         self.is_closed = False
+        self._lingers = True  # at the close what is unsent is sent on
         self.room = WINDOW_BYTES  # how many bytes the other end takes
         self._events = events
         self._machine = machine
@@ -120,14 +123,22 @@ class Socket:
         if self.error is None:
             self._put("end", self.peer.on_end)
 
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        """Knows SO_LINGER alone."""
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER), "it is not simulated"
+        is_on, seconds = struct.unpack("ii", value)
+        self._lingers = not (is_on and not seconds)
+
     def close(self) -> None:
-        """Ends the connection; what was sent arrives. What is unread makes it a reset."""
+        """Ends the connection; what was sent arrives, unless the socket does not linger: then what
+        waits is dropped. That, and what is unread, make it a reset."""
         if self.is_closed:
             return
         self.is_closed = True
         self._machine.sockets.pop(self, None)
-        if self.error is None and self.is_established:
-            self._put("reset", self.peer.on_reset) if self.received else self.shut_down()
+        if self.error is None and self.is_established and (self._lingers or self.out.drop()):
+            is_reset = self.received or not self._lingers
+            self._put("reset", self.peer.on_reset) if is_reset else self.shut_down()
         if self.is_established and self.peer.is_over:
             self.out.is_over = self.peer.out.is_over = True
 

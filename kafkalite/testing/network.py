@@ -218,7 +218,7 @@ class SimulatedNetwork:
         if not near.is_established:
             assert near.error is not None
             raise near.error
-        SimulatedTransport.open(near, make())
+        SimulatedTransport.open(near, make(), has_options=True)
 
     def _open(self, owner: Owner, to: str, port: int) -> Socket:
         """The socket of a connection that is being made; `waiter` tells of its outcome."""

@@ -22,8 +22,12 @@ READ_BYTES_MAX: Final = 262_144  # in one call of a protocol
 class SimulatedTransport(asyncio.Transport):
     """One end of a connection, as a program has it."""
 
-    def __init__(self, socket: Socket, protocol: asyncio.BaseProtocol) -> None:
-        super().__init__({"peername": socket.peer.address, "sockname": socket.address})
+    def __init__(
+        self, socket: Socket, protocol: asyncio.BaseProtocol, *, has_options: bool
+    ) -> None:
+        """`has_options`: programs find the socket, to set its options."""
+        extra: dict[str, object] = {"peername": socket.peer.address, "sockname": socket.address}
+        super().__init__(extra | ({"socket": socket} if has_options else {}))
         self._socket = socket
         self._loop = socket.loop
         self._protocol = protocol
@@ -37,9 +41,11 @@ class SimulatedTransport(asyncio.Transport):
         self._is_woken = False
 
     @classmethod
-    def open(cls, socket: Socket, protocol: asyncio.BaseProtocol) -> SimulatedTransport:
+    def open(
+        cls, socket: Socket, protocol: asyncio.BaseProtocol, *, has_options: bool = False
+    ) -> SimulatedTransport:
         """Gives a connection to its protocol."""
-        transport = cls(socket, protocol)
+        transport = cls(socket, protocol, has_options=has_options)
         socket.waiter = transport.wake
         protocol.connection_made(transport)
         transport.wake()

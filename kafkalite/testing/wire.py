@@ -149,6 +149,14 @@ class Flow:
             self.is_waiting = False
             self._queue.clear()
 
+    def drop(self) -> bool:
+        """What waits, or would have to, is not sent; whether what follows may arrive."""
+        if not (self.is_waiting or self.link.is_cut or not self._is_up()):
+            return True
+        self.is_waiting = False
+        self._queue.clear()
+        return False
+
     def go_on(self, after_ns: int) -> None:
         """What waited is sent again."""
         self.is_waiting = False

@@ -14,6 +14,7 @@ from functools import partial
 
 import pytest
 from plots import (
+    commit_that_was_given_up,
     last_member_loses_its_disk,
     topic_made_again_while_a_machine_is_off,
     unclean_election,
@@ -32,7 +33,7 @@ SEEDS = os.environ.get("KAFKALITE_SEEDS")
 FIRST, LAST = map(int, (SEEDS or "100:400").split(":"))
 EVENTS_A_RUN = 20 if SEEDS else 10  # half a second of a core each
 # Since operators, disks and clocks are in the histories.
-FAILED_ONCE = [782, 1112, 20602, 20847, 21399, 21699, 21743]
+FAILED_ONCE = [782, 1112, 20602, 20847, 21399, 21699, 21743, 21806]
 
 
 @pytest.mark.slow
@@ -165,6 +166,11 @@ def test_the_last_member_of_an_in_sync_set_loses_its_disk_while_the_others_are_p
 @pytest.mark.parametrize("seed", range(8))
 def test_a_log_of_a_deleted_topic_is_not_taken_for_one_of_the_next(seed: int) -> None:
     assert topic_made_again_while_a_machine_is_off(seed) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_that_was_given_up_takes_no_later_one_back(seed: int) -> None:
+    assert commit_that_was_given_up(seed) == [3, 3]
 
 
 def test_a_machine_that_is_off_holds_up_no_client() -> None:

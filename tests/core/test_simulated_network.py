@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.sockets import reset
 from kafkalite.testing.event_loop import NS
 from kafkalite.testing.kernel import WINDOW_BYTES
 from kafkalite.testing.network import CONNECT_SECONDS_MAX
@@ -319,6 +320,34 @@ def test_in_a_cut_bytes_wait_and_nobody_sees_a_reset() -> None:
         net.passes(30.1)  # TCP tries again at growing intervals
         assert wire.got == b"hello"
         assert connecting.done()
+
+
+def test_what_waits_in_a_cut_arrives_after_a_close_and_not_after_a_reset() -> None:
+    with Net() as net:
+        closed, broken = net.connect(), net.connect()
+        net.world.network.cut("client", "server")
+        for wire in (closed, broken):
+            net.write(wire, b"hello")
+        net.passes(10)
+        net.in_turn(closed, closed.transport.abort)
+        net.in_turn(broken, lambda: reset(broken.transport))
+        net.passes(10)
+        net.world.network.heal()
+        net.passes(60)
+        assert [wire.got for wire in net.accepted] == [b"hello", b""]
+        assert [wire.is_open for wire in net.accepted] == [False, True]
+        net.write(net.accepted[1], b"who is there?")
+        net.passes(1)
+        assert isinstance(net.accepted[1].error, ConnectionResetError)
+
+
+def test_a_reset_is_told_where_nothing_is_cut() -> None:
+    with Net() as net:
+        wire = net.connect()
+        net.in_turn(wire, lambda: reset(wire.transport))
+        net.passes(1)
+        assert wire.told == ["lost"]
+        assert isinstance(net.accepted[0].error, ConnectionResetError)
 
 
 def test_one_way_may_be_cut_alone() -> None:

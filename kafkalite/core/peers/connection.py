@@ -6,6 +6,7 @@ after the other, so requests that may wait for long (a fetch, a join) get connec
 
 Owns   the socket, the futures of the requests in flight, their timeouts.
 Never  reconnects or retries: when the socket breaks, every future fails and that is the end of it.
+       Nor lets a request arrive late that was given up: the connection is reset then.
 Fails  with BrokerUnavailable naming the address: refused, broken, or silent for too long.
 Source KIP-511 (versions are negotiated first), KIP-219; apache/kafka `NetworkClient`.
 """
@@ -234,13 +235,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._wake_at(first.due)
             return
         what = f"{API[first.key].name} in {first.timeout_ms / 1000:g} s"
-        self._fail(BrokerUnavailable(f"{self.address} did not answer {what}"))
+        self.give_up(f"{self.address} did not answer {what}")
 
     # ---- the end ----
 
     def close(self) -> None:
         """Closes the socket; every request in flight fails."""
         self._fail(BrokerUnavailable(f"the connection to {self.address} was closed"))
+
+    def give_up(self, why: str) -> None:
+        """Breaks the connection, as what was asked will be asked of another broker, or again:
+        requests that have not reached the broker never do. Every request in flight fails."""
+        if self._transport is not None and self.is_open:
+            sockets.reset(self._transport)
+        self._fail(BrokerUnavailable(why))
 
     async def closed(self) -> None:
         """Waits until the socket is gone."""

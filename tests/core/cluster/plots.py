@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.cluster.image import PartitionImage
+from kafkalite.core.types import TopicPartition
 from kafkalite.testing.checkers import History, at_rest, check_all
 from kafkalite.testing.cluster import ReplicatedCluster
 from kafkalite.testing.lives import LOOSE, NEVER_MS
@@ -112,3 +115,59 @@ def topic_made_again_while_a_machine_is_off(seed: int) -> list[str]:
         history.replicas = cluster.replicas(work.topic)
         assert history.deleted_at, "another topic has the name"
         return [str(each) for each in (*check_all(history), *at_rest(history))]
+
+
+def commit_that_was_given_up(seed: int) -> list[int | None]:
+    """What a group has committed in the end. Its coordinator is cut off; another takes its place,
+    takes an offset that the first one did not confirm, and a later one. What was sent to the first
+    arrives once that is the coordinator again."""
+    settings = {"leader.imbalance.check.interval.seconds": "1"}
+    settings["leader.imbalance.per.broker.percentage"] = "0"
+    with ReplicatedCluster(seed, settings=settings, session_timeout_ms=2_000) as cluster:
+        cluster.start_all()
+        network, group, where = cluster.world.network, "group", TopicPartition("log", 0)
+        member, operator = cluster.host("member"), cluster.host("operator")
+        consumer = Consumer(
+            cluster.client(unavailable_after_ms=NEVER_MS), group_id=group, enable_auto_commit=False
+        )
+
+        async def make() -> None:
+            async with cluster.client() as asking, Admin(asking) as admin:
+                await admin.create_missing_topics([NewTopic("log", 1, 3)])
+
+        async def begin() -> None:
+            await consumer.start()
+            consumer.assign([where])
+            await consumer.commit({where: 1})
+
+        async def coordinator() -> int:
+            async with cluster.client(unavailable_after_ms=NEVER_MS) as asking:
+                return await asking.coordinator(group)
+
+        async def committed() -> int | None:
+            async with (
+                cluster.client(unavailable_after_ms=NEVER_MS) as asking,
+                Consumer(asking, group_id=group) as consumer,
+            ):
+                found = (await consumer.committed([where])).get(where)
+                return None if found is None else found.offset
+
+        cluster.result(operator, make())
+        cluster.result(member, begin())
+        first = cluster.result(operator, coordinator())
+        name = f"broker-{first}"
+        cluster.isolate(first)
+        cluster.server.cut(name)
+        cluster.result(member, consumer.commit({where: 2}))
+        cluster.result(member, consumer.commit({where: 3}))
+        way, names = ("member", name), cluster.names()
+        cut_ways = [(name, other) for other in names] + [(other, name) for other in names]
+        network.heal([each for each in cut_ways if each != way])
+        cluster.server.restore(name)
+        until = cluster.seconds + 60
+        while cluster.result(operator, coordinator()) != first and cluster.seconds < until:
+            cluster.pass_seconds(1)
+        seen = [cluster.result(operator, committed())]
+        cluster.heal()
+        cluster.pass_seconds(until - cluster.seconds + 60)
+        return [*seen, cluster.result(operator, committed())]
