@@ -212,6 +212,7 @@ def test_a_life_with_violations_prints_it_too(
 def test_a_failing_history_prints_the_line_that_replays_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("KAFKALITE_SEEDS", raising=False)  # as `make simulate` sets it
     with pytest.raises(Stuck), SimulatedCluster(7, brokers=1) as cluster:
         cluster.run(lambda: False, 1)
     told = "tests/core/test_simulated_cluster.py::test_a_failing_history"
