@@ -130,7 +130,8 @@ class LeaderLoop:
         self.followed: dict[Key, Partition] = {}
         self._host = host
         self._session = FetchSession(host.node_id)
-        self._stale: set[Key] = set()  # whose position may be another
+        # Whose position may be another: in an order that is the same in each process.
+        self._stale: dict[Key, None] = {}
         self._resting: dict[Key, int] = {}  # until when, monotonic
         self._caught_up: set[Key] = set()  # as far as the last answer says
         self._woken = asyncio.Event()
@@ -151,9 +152,9 @@ class LeaderLoop:
             position = positions.get(key)
             epoch = partition.replication.leader_epoch
             if position is None or position.leader_epoch != epoch:
-                self._stale.add(key)
+                self._stale[key] = None
                 is_other = True
-        self._stale.update(self.followed.keys() - followed.keys())
+        self._stale |= dict.fromkeys(key for key in self.followed if key not in followed)
         self._caught_up &= followed.keys()
         self.followed = followed
         if is_other:
@@ -241,7 +242,7 @@ class LeaderLoop:
     def carry_out(self, answer: Answer) -> int:
         """The bytes that the partition's log got."""
         partition = self.followed.get(answer.key)
-        self._stale.add(answer.key)
+        self._stale[answer.key] = None
         if partition is None:
             return 0
         followed = self._host.partitions.answered(partition, answer.asked, answer.answer)
@@ -273,7 +274,7 @@ class LeaderLoop:
         """Looks where the logs end that may have changed, and at those whose rest is over."""
         if self._resting:
             ended = [key for key, until_ms in self._resting.items() if until_ms <= now_ms]
-            self._stale.update(ended)
+            self._stale |= dict.fromkeys(ended)
             for key in self._stale:
                 self._resting.pop(key, None)
         for key in self._stale:
