@@ -150,7 +150,8 @@ class Coordinators(Generic[M]):
     `make` makes the machine of a partition, empty; `run` carries out an effect that only the kind
     of machine knows, once the records of its step are committed. Requests of the types `certain`
     may be answered from memory, and must not be by a coordinator that has a successor: its replicas
-    confirm that it has none, all of them where the function says so.
+    confirm that it has none, all of them where the function says so. For those `certain_at_once`
+    all of them do so only where nothing is appended, as a record is committed by them anyway.
     """
 
     def __init__(
@@ -161,9 +162,11 @@ class Coordinators(Generic[M]):
         run: Callable[[Coordinator[M], object], None] | None = None,
         commit_wait_ms: int = COMMIT_WAIT_MS,
         certain: Mapping[type, Callable[[Any], bool]] = NOTHING_CERTAIN,
+        certain_at_once: Collection[type] = (),
     ) -> None:
         self.topic: Final = topic
         self._certain: Final = certain
+        self._certain_at_once: Final = certain_at_once
         self._commit_wait_ms = commit_wait_ms
         self._unanswered = Unanswered()
         self._host = host
@@ -216,16 +219,20 @@ class Coordinators(Generic[M]):
         """
         coordinator = self.ready(index)
         if (must_be_by_all := self._certain.get(type(request))) is not None:
-            now_ms, by_all = self._host.now().monotonic_ms, must_be_by_all(request)
-            if not coordinator.partition.is_confirmed(now_ms, by_all=by_all):
-                words = f"{self.topic}-{index}: replicas do not confirm who leads"
-                raise ApiError(ErrorCode.NOT_COORDINATOR, words)
+            self._check_confirmed(coordinator.partition, by_all=must_be_by_all(request))
         pending: Pending[Any] = Pending()
         self.step(coordinator, request, replace(context, token=pending))
         if pending.response is not None:
+            if type(request) in self._certain_at_once:
+                self._check_confirmed(coordinator.partition, by_all=True)
             return pending.response
         self._host.wake_at(coordinator.machine.next_deadline_ms())  # for those who wait
         return pending
+
+    def _check_confirmed(self, partition: Partition, *, by_all: bool) -> None:
+        if not partition.is_confirmed(self._host.now().monotonic_ms, by_all=by_all):
+            words = f"{partition.topic_partition}: replicas do not confirm who leads"
+            raise ApiError(ErrorCode.NOT_COORDINATOR, words)
 
     def step(self, coordinator: Coordinator[M], request: Any, context: RequestContext) -> None:
         """One step of a machine; `context` has the token of its caller."""

@@ -44,7 +44,7 @@ from kafkalite.errors import ApiError, ErrorCode
 _IDENTITY: Final = Struct(">qh")  # of a record batch: producer_id, producer_epoch
 IDENTITY_START: Final = 43
 IDENTITY_END: Final = IDENTITY_START + _IDENTITY.size
-CERTAIN: Final = (InitProducerIdRequest, AddPartitions, EndTxnRequest)
+CERTAIN_AT_ONCE: Final = frozenset({InitProducerIdRequest, AddPartitions})
 NOBODY: Final = RequestContext(0)  # asks: the request comes from within
 
 
@@ -73,8 +73,10 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             lambda: TransactionCoordinator(limits),
             self._run_effect,
             # An earlier transaction's end is no answer about the next, and who is shut out is so
-            # by the last coordinator's word.
-            certain=dict.fromkeys(CERTAIN, lambda _: True),
+            # by the last coordinator's word. But librdkafka, refused a partition of a transaction,
+            # asks for its end all the same, and takes for fatal that there is none.
+            certain={EndTxnRequest: lambda _: True},
+            certain_at_once=CERTAIN_AT_ONCE,
         )
         self._producer_ids = producer_ids
         self.markers = markers  # in a cluster one that reaches other brokers, too
