@@ -14,6 +14,7 @@ Source KIP-455 (reassignments), KIP-73 (throttles), KIP-460 (elections).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kafkalite.clients.admin.plans import Placed
 
 LOOK_SECONDS: Final = 0.5
+LOOKS_MAX: Final = 6  # at a move that seems to have ended otherwise
 PARTITIONS_AT_ONCE: Final = 1_000  # of one request
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 SOURCES: Final = "leader.replication.throttled.replicas"
@@ -163,8 +165,13 @@ async def _ask(admin: Admin, changes: Placed) -> None:
 
 
 async def _wait_until_moved(admin: Admin, changes: Placed) -> None:
-    """Returns once every partition has its new replicas; progress goes to stderr."""
+    """Returns once every partition has its new replicas; progress goes to stderr.
+
+    A broker that is asked may not have heard yet how a move ended: a move that ended otherwise is
+    looked at LOOKS_MAX times.
+    """
     left, told = set(changes), 0
+    looks: Counter[TopicPartition] = Counter()
     while True:
         moving = await admin.list_partition_reassignments(left) if left else {}
         names = sorted({tp.topic for tp in left - moving.keys()})
@@ -175,6 +182,9 @@ async def _wait_until_moved(admin: Admin, changes: Placed) -> None:
         }
         for tp in sorted(left - moving.keys()):
             if set(found.get(tp, ())) != set(changes[tp]):
+                looks[tp] += 1
+                if looks[tp] < LOOKS_MAX:
+                    continue
                 words = f"it has replicas {_listed(found.get(tp, ()))}, not {_listed(changes[tp])}"
                 raise KafkaliteError(f"{tp}: the move was cancelled or replaced, {words}")
             left.discard(tp)

@@ -125,10 +125,10 @@ class ClusterState:
 
 
 async def read_state(admin: Admin) -> ClusterState:
-    """Asks for all of it."""
-    topics = await admin.describe_topics()
+    """Asks for all of it; for moves first, so that none ends unseen."""
+    moving, topics = await _moving(admin), await admin.describe_topics()
     return ClusterState(
-        await admin.describe_cluster(), topics, await _min_isr(admin, topics), await _moving(admin)
+        await admin.describe_cluster(), topics, await _min_isr(admin, topics), moving
     )
 
 
