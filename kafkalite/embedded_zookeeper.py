@@ -24,6 +24,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,7 @@ JAVA_OPTIONS: Final = (
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.02
+STOPPED_SECONDS: Final = 1.0  # until a paused process stands still, at the most
 PORT_ATTEMPTS: Final = 5  # a free port may be taken before the server takes it
 
 # stdout: the process id of Java. When stdin closes, Java gets SIGTERM, and SIGKILL if it stays.
@@ -190,6 +192,18 @@ class ZooKeeper:
         """Stops the process as SIGSTOP does: its connections stay, and nobody is answered."""
         self._signal(signal.SIGSTOP)
         self._is_paused = True
+        self._wait_until_stopped()
+
+    def _wait_until_stopped(self) -> None:
+        """Returns once no thread runs, where the system tells: one that does may answer yet."""
+        deadline = time.monotonic() + STOPPED_SECONDS
+        tasks = Path(f"/proc/{self.pid}/task")
+        while tasks.exists() and time.monotonic() < deadline:
+            with suppress(OSError):  # a thread has just ended
+                stats = [(task / "stat").read_text() for task in tasks.iterdir()]
+                if all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats):
+                    return
+            time.sleep(0.001)
 
     def go_on(self) -> None:
         """Ends a pause."""
