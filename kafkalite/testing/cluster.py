@@ -41,6 +41,7 @@ from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
 from kafkalite.core.cluster.tree import Changes
 from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.records import batches
+from kafkalite.core.replicas.selection import RACK_AWARE
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.node import Node, start_node
@@ -97,6 +98,11 @@ class SimulatedBroker:
         return f"{self.name}:{PORT}"
 
     @property
+    def rack(self) -> str:
+        """Its rack, where brokers have one."""
+        return f"rack-{self.node_id}"
+
+    @property
     def is_running(self) -> bool:
         """Whether there is a process, paused or not."""
         return self.host is not None
@@ -111,7 +117,10 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    """Brokers and clients in one world, all of whose chance comes from `seed`."""
+    """Brokers and clients in one world, all of whose chance comes from `seed`.
+
+    With `has_racks` each broker is in a rack of its own, and consumers may read followers.
+    """
 
     def __init__(
         self,
@@ -120,12 +129,14 @@ class SimulatedCluster:
         *,
         settings: Mapping[str, str] | None = None,
         coordination: MakeCoordination | None = None,
+        has_racks: bool = False,
     ) -> None:
         self.seed = seed
         self.random = self.chance("faults")
         self.world = World(self.chance("network"))
         self.brokers = {node_id: SimulatedBroker(node_id) for node_id in range(1, brokers + 1)}
         self.defects: list[str] = []
+        self.racks = tuple(each.rack for each in self.brokers.values()) if has_racks else ()
         self._settings = {**SETTINGS, **(settings or {})}
         self._coordination = coordination
         self._chances = {name: self.chance(name) for name in ("brokers", "clients", "disks")}
@@ -217,6 +228,8 @@ class SimulatedCluster:
             make = self._coordination
             ports = replace(ports, coordination=lambda held: make(host, held), shares_cluster=True)
         settings = {"node.id": str(node_id), **self._settings}
+        if self.racks:
+            settings |= {"broker.rack": broker.rack, "replica.selector.class": RACK_AWARE}
         broker.starting = host.spawn(
             start_node(Path(f"/{broker.name}"), broker.address, settings, ports=ports)
         )
@@ -378,6 +391,7 @@ class ReplicatedCluster(SimulatedCluster):
         *,
         settings: Mapping[str, str] | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        has_racks: bool = False,
     ) -> None:
         super().__init__(
             seed,
@@ -386,6 +400,7 @@ class ReplicatedCluster(SimulatedCluster):
             coordination=lambda host, _: self.server.client(
                 host.name, host.loop, session_timeout_ms=session_timeout_ms
             ),
+            has_racks=has_racks,
         )
         self.written: list[Callable[[Changes], None]] = []  # called for changes of the tree
         self.server = CoordinationServer(

@@ -7,8 +7,9 @@
 Brokers are killed, stopped, paused, cut off from others, from clients or from the coordination, one
 way or both, and their clocks are set; sessions expire, answers of the coordination get lost, its
 server goes away; disks fill up or refuse what they are asked, syncs among it. Operators move
-replicas, let topics grow, delete them (`kafkalite.testing.operators`). Of these any number may
-happen at once: they lose nothing, but what `kafkalite.testing.checkers` forgives.
+replicas, let topics grow, delete them, throttle replication (`kafkalite.testing.operators`). Of
+these any number may happen at once: they lose nothing, but what `kafkalite.testing.checkers`
+forgives.
 
 A broker that loses its disk, or the tail of its logs, is another matter. Replicas do not wait for
 their disks, so min.insync.replicas = 2 promises that one may. So it happens where, of each
@@ -41,6 +42,7 @@ from kafkalite.testing.workload import Workload
 
 PAUSES: Final = (0.01, 0.3, 2, 4)  # seconds, at most, between two events
 STANDING_MAX: Final = 5
+RATES: Final = (500, 3_000, 20_000)  # of replication that is throttled, in bytes a second
 CHANGES_MAX: Final = 300  # of a disk until its machine loses power
 HEAL_SECONDS: Final = 120
 SLOW_BYTES_PER_SECOND: Final = 5_000
@@ -122,6 +124,8 @@ class Faults:
                 broker.storage.spare()
             while self.standing:
                 self._end(self.standing[0])
+            if self.operator.is_done() and self.operator.is_throttled():
+                self.operator.end_throttle()  # the request for it came late
             if self.is_whole():
                 return
             if self.cluster.seconds >= until:
@@ -313,6 +317,14 @@ class Faults:
                 network.slow(*way, None)
 
         self._begin("slow", end, {node_id})
+        return True
+
+    def throttle(self) -> bool:
+        """Replicas that are not in sync get little."""
+        if any(each.name == "throttle" for each in self.standing):
+            return False
+        self.operator.throttle(self.random.choice(RATES))
+        self._begin("throttle", self.operator.end_throttle)
         return True
 
     # ---- the coordination ----------------------------------------------------------------------

@@ -4,7 +4,8 @@
     assert life.violations == []
 
 Every life has a topic whose acknowledged records must stay. In a third of them there is another one
-that allows unclean elections, in a third one that is deleted and made again now and then.
+that allows unclean elections, in a third one that is deleted and made again now and then. In half
+of them brokers and consumers are in racks, consumers read followers, and replication is throttled.
 
 Owns   which clients work, and what is checked in the end.
 Fails  with Stuck where the cluster does not heal, or a client does not come to its end. Then, and
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Final
 
 from kafkalite.clients.cluster import Client
@@ -62,9 +64,16 @@ def lived(
     events: int = EVENTS,
     programs: Sequence[str] = PROGRAMS,
     faults: Sequence[str] = FAULTS,
+    *,
+    has_racks: bool | None = None,
 ) -> Life:
-    """A life in which so many things happen."""
-    with ReplicatedCluster(seed, settings=SETTINGS, session_timeout_ms=SESSION_MS) as cluster:
+    """A life in which so many things happen. The seed says whether there are racks, if nobody
+    else does."""
+    if has_racks is None:
+        has_racks = Random(f"{seed}/racks").random() < 0.5
+    with ReplicatedCluster(
+        seed, settings=SETTINGS, session_timeout_ms=SESSION_MS, has_racks=has_racks
+    ) as cluster:
         cluster.start_all()
         clients = partial(cluster.client, unavailable_after_ms=NEVER_MS)
         side = cluster.chance("topics").choice((None, "loose", "brief"))
@@ -83,7 +92,8 @@ def lived(
             may_vanish=by_side.get("brief", ()),
         )
         more = ("recreate",) * 4 if side == "brief" else ()
-        troubles = Faults(cluster, works, operator, (*faults, *more))
+        rates = ("throttle",) * 2 if has_racks else ()
+        troubles = Faults(cluster, works, operator, (*faults, *more, *rates))
         troubles.live(events)
         troubles.heal()
         for work in works:

@@ -5,6 +5,7 @@
     operator.cancel()      moves that are under way are taken back
     operator.elect()       preferred leaders lead again; where records may be lost, anybody
     operator.grow()        a topic gets one more partition
+    operator.throttle(500) replication gets a rate, in bytes a second
     operator.recreate()    a topic is deleted and made again
 
 Each is a program of its own, which asks any broker and gives up after a while: whether its request
@@ -18,16 +19,20 @@ Fails  by giving up; what is deleted is made again, however long that takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.admin.cluster import ElectionType
+from kafkalite.clients.admin.configs import EVERY_BROKER, ConfigResource, ResourceType
 from kafkalite.clients.cluster import Client
+from kafkalite.core.config.rates import FOLLOWER_RATE, LEADER_RATE
+from kafkalite.core.replicas.throttling import EVERY_REPLICA, FOLLOWER_REPLICAS, LEADER_REPLICAS
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import KafkaliteError
+from kafkalite.errors import ApiError, KafkaliteError
 from kafkalite.testing.cluster import ReplicatedCluster
 from kafkalite.testing.simulation import Host
 from kafkalite.testing.workload import Workload
@@ -36,6 +41,8 @@ PATIENCE_MS: Final = 5_000  # of one request
 PARTITIONS_MAX: Final = 4  # of a topic that grows
 MOVED_MAX: Final = 2  # partitions in one request
 RETRY_SECONDS: Final = 0.5
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
+REPLICAS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 
 class Operator:
@@ -124,6 +131,28 @@ class Operator:
         self._begin(f"recreate {work.topic}", recreate)
         return True
 
+    def throttle(self, rate: int) -> None:
+        """No broker gives more than that to followers out of sync, or takes more as one."""
+        rates = {name: str(rate) for name in RATES}
+        self._begin(f"throttle {rate}", partial(self._throttle, rates, EVERY_REPLICA))
+
+    def end_throttle(self) -> None:
+        """Takes the rate off again, however long that takes."""
+        no_rates = dict.fromkeys(RATES)
+
+        async def end(admin: Admin) -> None:
+            while True:
+                with suppress(KafkaliteError):
+                    await self._throttle(no_rates, None, admin)
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+
+        self._begin("no throttle", end)
+
+    def is_throttled(self) -> bool:
+        """Whether the cluster has a rate: a request for one may have come late."""
+        return any(RATES[0] in configs for configs in self.cluster.truth().broker_configs.values())
+
     # ---- the end -------------------------------------------------------------------------------
 
     def is_done(self) -> bool:
@@ -139,6 +168,15 @@ class Operator:
         return not going_on
 
     # ---- parts ---------------------------------------------------------------------------------
+
+    async def _throttle(
+        self, rates: Mapping[str, str | None], replicas: str | None, admin: Admin
+    ) -> None:
+        await admin.alter_configs(ConfigResource(ResourceType.BROKER, EVERY_BROKER), rates)
+        for topic in self.cluster.truth().topics:
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            with suppress(ApiError):  # it may be deleted just now
+                await admin.alter_configs(resource, dict.fromkeys(REPLICAS, replicas))
 
     def _new_places(self) -> dict[TopicPartition, Sequence[int] | None]:
         """Replicas for some partitions, which will be moved there."""

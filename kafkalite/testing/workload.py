@@ -271,6 +271,9 @@ class Workload:
                 return producer
 
     def _consumer(self, client: Client, **options: Any) -> Consumer:
+        """A consumer, in the rack of some broker where they have one."""
+        if self.cluster.racks:
+            options["client_rack"] = self._random.choice(self.cluster.racks)
         if "group_id" in options:
             options |= {
                 "session_timeout_ms": SESSION_MS,

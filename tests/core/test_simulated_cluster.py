@@ -32,7 +32,7 @@ from kafkalite.testing.workload import Workload
 SEEDS = os.environ.get("KAFKALITE_SEEDS")
 FIRST, LAST = map(int, (SEEDS or "100:400").split(":"))
 EVENTS_A_RUN = 20 if SEEDS else 10  # half a second of a core each
-# Since operators, disks and clocks are in the histories.
+# Since operators, disks and clocks are in the histories; before racks were.
 FAILED_ONCE = [782, 1112, 20602, 20847, 21399, 21699, 21743, 21806]
 
 
@@ -45,14 +45,14 @@ def test_whatever_happens_no_promise_is_broken(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed: int) -> None:
-    assert lived(seed).violations == []
+    assert lived(seed, has_racks=False).violations == []
 
 
 @pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]
-    assert {fault for life in lives for fault in life.faults} == {*FAULTS}
+    assert {fault for life in lives for fault in life.faults} == {*FAULTS, "throttle"}
     assert sum(life.deleted for life in lives) > 1
     assert sum(life.acknowledged for life in lives) > 1_000
     assert sum(life.leader_epochs for life in lives) > 20

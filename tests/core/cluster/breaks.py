@@ -107,6 +107,17 @@ def acknowledges_after_its_deposition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DelayedProduce, "lose", lose)
 
 
+def followers_show_what_may_not_be_committed(patch: pytest.MonkeyPatch) -> None:
+    """A consumer that reads a follower gets all that its log has."""
+    whole = Partition.end
+
+    def end(self: Partition, isolation_level: int) -> int:
+        follows = self.replication.leader is None
+        return self.log.log_end_offset if follows else whole(self, isolation_level)
+
+    patch.setattr(Partition, "end", end)
+
+
 def appends_whatever_its_position(patch: pytest.MonkeyPatch) -> None:
     """A follower appends an answer, though its log is another since it asked."""
     whole = Follower.answered

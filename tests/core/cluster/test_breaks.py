@@ -25,9 +25,9 @@ from plots import last_member_loses_its_disk
 from kafkalite.testing.lives import lived
 
 
-def fails_in_a_cluster(seed: int) -> bool:
+def fails_in_a_cluster(seed: int, *, has_racks: bool = False) -> bool:
     try:
-        return bool(lived(seed).violations)
+        return bool(lived(seed, has_racks=has_racks).violations)
     except AssertionError:  # an invariant, or a cluster that does not heal
         return True
 
@@ -98,3 +98,9 @@ def test_a_break_is_found_in_a_whole_cluster(
     """One seed in ten to twenty finds it; `first` is the first one that did."""
     broken(monkeypatch)
     assert any(fails_in_a_cluster(seed) for seed in range(first, first + 60))
+
+
+@pytest.mark.slow
+def test_a_break_of_what_followers_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks.followers_show_what_may_not_be_committed(monkeypatch)
+    assert any(fails_in_a_cluster(seed, has_racks=True) for seed in range(1, 5))
