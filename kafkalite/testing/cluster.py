@@ -41,7 +41,6 @@ from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
 from kafkalite.core.cluster.tree import Changes
 from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.records import batches
-from kafkalite.core.replicas.selection import RACK_AWARE
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.node import Node, start_node
@@ -98,11 +97,6 @@ class SimulatedBroker:
         return f"{self.name}:{PORT}"
 
     @property
-    def rack(self) -> str:
-        """Its rack, where brokers have one."""
-        return f"rack-{self.node_id}"
-
-    @property
     def is_running(self) -> bool:
         """Whether there is a process, paused or not."""
         return self.host is not None
@@ -117,10 +111,7 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    """Brokers and clients in one world, all of whose chance comes from `seed`.
-
-    With `has_racks` each broker is in a rack of its own, and consumers may read followers.
-    """
+    """Brokers and clients in one world, all of whose chance comes from `seed`."""
 
     def __init__(
         self,
@@ -129,14 +120,14 @@ class SimulatedCluster:
         *,
         settings: Mapping[str, str] | None = None,
         coordination: MakeCoordination | None = None,
-        has_racks: bool = False,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         self.seed = seed
         self.random = self.chance("faults")
         self.world = World(self.chance("network"))
         self.brokers = {node_id: SimulatedBroker(node_id) for node_id in range(1, brokers + 1)}
         self.defects: list[str] = []
-        self.racks = tuple(each.rack for each in self.brokers.values()) if has_racks else ()
+        self.racks = racks or {}  # by broker
         self._settings = {**SETTINGS, **(settings or {})}
         self._coordination = coordination
         self._chances = {name: self.chance(name) for name in ("brokers", "clients", "disks")}
@@ -228,8 +219,8 @@ class SimulatedCluster:
             make = self._coordination
             ports = replace(ports, coordination=lambda held: make(host, held), shares_cluster=True)
         settings = {"node.id": str(node_id), **self._settings}
-        if self.racks:
-            settings |= {"broker.rack": broker.rack, "replica.selector.class": RACK_AWARE}
+        if node_id in self.racks:
+            settings["broker.rack"] = self.racks[node_id]
         broker.starting = host.spawn(
             start_node(Path(f"/{broker.name}"), broker.address, settings, ports=ports)
         )
@@ -391,7 +382,7 @@ class ReplicatedCluster(SimulatedCluster):
         *,
         settings: Mapping[str, str] | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        has_racks: bool = False,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         super().__init__(
             seed,
@@ -400,7 +391,7 @@ class ReplicatedCluster(SimulatedCluster):
             coordination=lambda host, _: self.server.client(
                 host.name, host.loop, session_timeout_ms=session_timeout_ms
             ),
-            has_racks=has_racks,
+            racks=racks,
         )
         self.written: list[Callable[[Changes], None]] = []  # called for changes of the tree
         self.server = CoordinationServer(

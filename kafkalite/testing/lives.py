@@ -21,6 +21,7 @@ from random import Random
 from typing import Final
 
 from kafkalite.clients.cluster import Client
+from kafkalite.core.replicas.selection import RACK_AWARE
 from kafkalite.core.types import TopicPartition
 from kafkalite.testing.checkers import at_rest, check_all
 from kafkalite.testing.cluster import ReplicatedCluster
@@ -41,6 +42,7 @@ SETTINGS: Final = {
     "leader.imbalance.per.broker.percentage": "0",
     "replica.lag.time.max.ms": "3000",
 }
+RACKS: Final = {1: "rack-1", 2: "rack-2", 3: "rack-3"}
 REST_SECONDS: Final = 60  # in which every replica hears of the last high watermark
 
 
@@ -71,8 +73,10 @@ def lived(
     else does."""
     if has_racks is None:
         has_racks = Random(f"{seed}/racks").random() < 0.5
+    settings = {**SETTINGS, "replica.selector.class": RACK_AWARE} if has_racks else SETTINGS
+    racks = RACKS if has_racks else None
     with ReplicatedCluster(
-        seed, settings=SETTINGS, session_timeout_ms=SESSION_MS, has_racks=has_racks
+        seed, settings=settings, session_timeout_ms=SESSION_MS, racks=racks
     ) as cluster:
         cluster.start_all()
         clients = partial(cluster.client, unavailable_after_ms=NEVER_MS)

@@ -273,7 +273,7 @@ class Workload:
     def _consumer(self, client: Client, **options: Any) -> Consumer:
         """A consumer, in the rack of some broker where they have one."""
         if self.cluster.racks:
-            options["client_rack"] = self._random.choice(self.cluster.racks)
+            options["client_rack"] = self._random.choice(sorted(self.cluster.racks.values()))
         if "group_id" in options:
             options |= {
                 "session_timeout_ms": SESSION_MS,

@@ -29,11 +29,11 @@ class ThreeBrokers(SimulatedCluster):
     """Brokers 1, 2 and 3, all started, and the fake of ZooKeeper."""
 
     def __init__(self, seed: int = 1, *, racks: Mapping[int, str] | None = None, **settings: str):
-        self.racks = racks or {}
         names = {name.replace("_", "."): value for name, value in settings.items()}
         super().__init__(
             seed,
             settings=names,
+            racks=racks,
             coordination=lambda host, _: self.server.client(
                 host.name, host.loop, session_timeout_ms=SESSION_TIMEOUT_MS
             ),
@@ -46,14 +46,6 @@ class ThreeBrokers(SimulatedCluster):
         self.start_all()
         self.run(self.has_agreed, 60)
         assert self.controller() == 1
-
-    def start(self, node_id: int) -> None:
-        rack = self.racks.get(node_id)
-        kept = dict(self._settings)
-        if rack is not None:
-            self._settings["broker.rack"] = rack
-        super().start(node_id)
-        self._settings = kept
 
     # ---- what brokers know
 
