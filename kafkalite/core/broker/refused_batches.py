@@ -19,9 +19,10 @@ since this broker leads, is refused as if the missing one had been refused here.
 not the first of its producer where nothing else is known of it, for as long as librdkafka waits for
 the old leader.
 
-Owns   the sequences of up to BATCHES_MAX refused batches of the last PRODUCERS_MAX producers, each
-       in one partition, for FOR_MS. Those of batches that the leader before may have refused, so
-       that each is waited for once: of the last PRODUCERS_MAX.
+Owns   the sequences of the last BATCHES_MAX refused batches of the last PRODUCERS_MAX producers,
+       each in one partition, for FOR_MS, and of one more that they wait for. Those of batches that
+       the leader before may have refused, so that each is waited for once: of the last
+       PRODUCERS_MAX.
 Never  changes the answer to a batch that misses another one than those.
 Fails  never.
 Source librdkafka `rd_kafka_handle_idempotent_Produce_error`, and
@@ -101,9 +102,13 @@ class RefusedBatches:
                 return ApiError(refused.error_code, words)
         return error
 
-    def __bool__(self) -> bool:
-        """Whether there is any: `check` is for the short while after a refusal."""
-        return bool(self.by_producer)
+    def must_check(self, header: BatchHeader, producers: ProducerState) -> bool:
+        """Whether `check` is to be asked: nearly never."""
+        if not header.has_producer_id:
+            return False
+        return bool(self.by_producer) or (
+            header.base_sequence > 0 and header.producer_id not in producers.entries
+        )
 
     def check(
         self,
@@ -143,7 +148,11 @@ class RefusedBatches:
         self._note(key, _Refused(sequence, ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms + FOR_MS))
 
     def _note(self, key: tuple[TopicPartition, int, int], refused: _Refused) -> None:
-        known = self.by_producer.setdefault(key, deque(maxlen=BATCHES_MAX))
+        known = self.by_producer.setdefault(key, deque(maxlen=BATCHES_MAX + 1))
+        for each in known:
+            if each.base_sequence == refused.base_sequence:  # which was refused again
+                known.remove(each)
+                break
         known.append(refused)
         self.by_producer.move_to_end(key)
         if len(self.by_producer) > PRODUCERS_MAX:

@@ -302,9 +302,7 @@ def _not_appended(
 def check_earlier(broker: Broker, partition: Partition, checked: Validated) -> None:
     """ApiError where an earlier batch of its producer was refused and has to come first."""
     header, producers = checked.header, partition.log.producers
-    if broker.refused_batches or (
-        header.base_sequence > 0 and header.producer_id not in producers.entries
-    ):
+    if broker.refused_batches.must_check(header, producers):
         where, since_ms = partition.topic_partition, partition.replication.led_since_ms
         broker.refused_batches.check(where, header, producers, broker.monotonic_ms(), since_ms)
 

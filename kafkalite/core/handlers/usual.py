@@ -102,10 +102,7 @@ def produce(
     where = partition.topic_partition
     try:
         checked = validated(records, log.config, where, now_ms, True, allowance=allowance)
-        batch = checked.header
-        if broker.refused_batches.by_producer or (  # nearly never
-            batch.base_sequence > 0 and batch.producer_id not in log.producers.entries
-        ):
+        if checked.header.producer_id >= 0:
             general_produce.check_earlier(broker, partition, checked)
         appended = partition.append_validated(checked, now_ms)
     except RecordsTooLarge:

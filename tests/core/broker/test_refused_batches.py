@@ -101,7 +101,7 @@ def test_it_remembers_for_a_while_and_so_many() -> None:
     assert scene.told(6, LATE) is code
     scene.now_ms = FOR_MS
     assert scene.told(6, LATE) is LATE
-    for sequence in range(5, 5 + BATCHES_MAX + 1):
+    for sequence in range(5, 5 + BATCHES_MAX + 2):
         scene.told(sequence, code)
     assert scene.told(99, LATE) is LATE, "the first one gave way"
     scene.told(5, code)
@@ -120,9 +120,9 @@ def test_strange_batches_are_answered_as_they_were() -> None:
 
 def test_a_producer_that_is_not_known_begins_with_what_was_refused_first() -> None:
     scene = Scene()
-    assert not scene.refused
+    assert not scene.refused.by_producer
     scene.told(0, NOT_YET, producer_id=8)
-    assert scene.refused
+    assert scene.refused.by_producer
 
     def check(sequence: int, producer_id: int = 8) -> None:
         header = read_header(batch(sequence, producer_id=producer_id))
@@ -136,7 +136,7 @@ def test_a_producer_that_is_not_known_begins_with_what_was_refused_first() -> No
     check(5, producer_id=9)  # of which nothing was refused
     scene.now_ms = FOR_MS
     check(1)
-    assert not scene.refused
+    assert not scene.refused.by_producer
 
 
 def test_what_the_leader_before_may_have_refused_is_waited_for_once() -> None:
@@ -179,3 +179,28 @@ def test_it_remembers_so_many_that_it_has_waited_for() -> None:
     assert scene.told(6, LATE, led_from) is LATE
     scene.told(6, LATE, led_from, epoch=PRODUCERS_MAX)
     assert scene.told(6, LATE, led_from) is NOT_YET, "the first one gave way"
+
+
+def test_batches_that_are_sent_again_and_again_do_not_push_out_the_one_that_they_wait_for() -> None:
+    scene = Scene()
+
+    def refuse(sequence: int) -> None:
+        header = read_header(batch(sequence, producer_id=8))
+        with pytest.raises(ApiError, match="sequence 0, an earlier one, was refused") as told:
+            scene.refused.check(WHERE, header, scene.producers, scene.now_ms, 0)
+        scene.told(sequence, told.value.error_code, producer_id=8)
+
+    for _ in range(4):
+        for sequence in range(1, BATCHES_MAX + 1):
+            refuse(sequence)
+    (known,) = scene.refused.by_producer.values()
+    assert len(known) == BATCHES_MAX + 1
+
+
+def test_only_batches_of_idempotent_producers_are_checked() -> None:
+    scene = Scene()
+    plain = encode(Columns([None], [b"v"], [1_000]), base_sequence=5)
+    assert not scene.refused.must_check(read_header(plain), scene.producers)
+    scene.told(3, NOT_YET, producer_id=8)
+    assert not scene.refused.must_check(read_header(plain), scene.producers)
+    assert scene.refused.must_check(read_header(batch(4, producer_id=8)), scene.producers)
