@@ -249,7 +249,7 @@ class TransactionCoordinator:
             error = ErrorCode.PRODUCER_FENCED
         elif before.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
-        elif before.state is ONGOING and before.has_succeeded(expected):
+        elif before.state is ONGOING and before.has_later_epoch_than(expected):
             error = ErrorCode.PRODUCER_FENCED  # it comes late, and harms no later transaction
         elif before.state is ONGOING:
             # The next attempt finds the transaction aborted, and gets an epoch of its own.

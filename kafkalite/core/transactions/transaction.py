@@ -130,10 +130,12 @@ class Transaction:
         used_up = expected.producer_epoch >= EPOCHS_EXHAUSTED
         return used_up and expected.producer_id == self.last_producer_id
 
-    def has_succeeded(self, expected: ProducerIdentity | None) -> bool:
-        """Whether the id has a later epoch than a producer says that it has."""
-        if expected is None or expected.producer_id != self.producer_id:
+    def has_later_epoch_than(self, expected: ProducerIdentity | None) -> bool:
+        """Whether the producer went on to an epoch, or an id, after the one that it says it has."""
+        if expected is None:
             return False
+        if expected.producer_id != self.producer_id:
+            return expected.producer_id == self.last_producer_id
         return expected.producer_epoch < self.producer_epoch
 
     def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
