@@ -333,6 +333,72 @@ def test_a_commit_that_is_decided_is_not_asked_for_again(
     play(fake_broker, story)
 
 
+def test_a_block_whose_commit_is_decided_does_not_fail(fake_broker: Any, hang_up: Any) -> None:
+    """Its caller would do everything again. The next block takes the epoch first."""
+
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        coordinator.faults[t.EndTxnRequest] = [hang_up]
+        coordinator.faults[t.InitProducerIdRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100
+        async with producer.transaction():
+            await producer.send("t", b"1", partition=0)
+        with pytest.raises(ApiError, match="LOAD_IN_PROGRESS"):
+            async with producer.transaction():
+                raise AssertionError("there is no epoch for it")
+        coordinator.faults.clear()
+        async with producer.transaction():
+            await producer.send("t", b"2", partition=0)
+        assert coordinator.ends == [True, True]
+        assert coordinator.batches == [(0, 0), (1, 0)]
+
+    play(fake_broker, story)
+
+
+def test_a_block_whose_commit_is_not_decided_fails(fake_broker: Any) -> None:
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        coordinator.faults[t.EndTxnRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100
+        with pytest.raises(ApiError, match="LOAD_IN_PROGRESS"):
+            async with producer.transaction():
+                await producer.send("t", b"1", partition=0)
+        coordinator.faults.clear()
+        await producer.commit()
+        assert coordinator.ends == [True]
+
+    play(fake_broker, story)
+
+
+@pytest.mark.parametrize(
+    "kind", [t.TxnOffsetCommitRequest, t.AddOffsetsToTxnRequest, t.EndTxnRequest]
+)
+def test_a_request_whose_caller_went_away_is_of_an_earlier_epoch(
+    fake_broker: Any, kind: type
+) -> None:
+    """It is on its way all the same."""
+
+    async def story(producer: TransactionalProducer, coordinator: Coordinator) -> None:
+        silence = asyncio.get_running_loop().create_future()
+        coordinator.faults[kind] = [silence]
+        producer.begin()
+        await producer.send("t", b"1", partition=0)
+        await producer.flush()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await producer.send_offsets({TopicPartition("t", 1): 5}, "g")
+                await producer.commit()
+        answers = {
+            t.TxnOffsetCommitRequest: coordinator.offsets,
+            t.AddOffsetsToTxnRequest: lambda _: t.AddOffsetsToTxnResponse(),
+            t.EndTxnRequest: lambda _: t.EndTxnResponse(),
+        }
+        assert isinstance(coordinator.broker.asked[-1], kind)
+        silence.set_result(answers[kind](coordinator.broker.asked[-1]))
+        await (producer.commit() if kind is t.EndTxnRequest else producer.abort())
+        async with producer.transaction():
+            await producer.send("t", b"2", partition=0)
+        assert coordinator.batches == [(0, 0), (1, 0)]
+
+    play(fake_broker, story)
+
+
 def test_a_producer_that_is_fenced_while_it_aborts_stays_so(fake_broker: Any) -> None:
     """The answer about its partitions comes first, and says that another has the id."""
 

@@ -109,6 +109,11 @@ class ProducerTransaction:
         """Partitions that are to become part of the transaction."""
         return tuple(self._waiting)
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the commit is decided, and only the next epoch is to come."""
+        return self.state is COMMITTING and not self.was_announced
+
     # -- what happens
 
     def identified(self) -> None:

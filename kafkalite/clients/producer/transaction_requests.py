@@ -173,6 +173,9 @@ class Transactional:
                 # As for batches: the connection is gone.
                 code, why = ErrorCode.NETWORK_EXCEPTION, f", {error}"
                 self.transaction.needs_epoch = True  # it may still be carried out
+            except asyncio.CancelledError:
+                self.transaction.needs_epoch = True  # likewise
+                raise
             if not code:
                 return
             if code in MOVED:

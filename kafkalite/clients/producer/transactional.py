@@ -105,13 +105,31 @@ class TransactionalProducer(Producer):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """A transaction that is committed at the end of the block, aborted if that raises."""
-        self.begin()
+        await self.begin_block()
         try:
             yield
-            await self.commit()
+            await self.commit_block()
         except BaseException:
             await self.abort_unfinished()  # the first error is the one to raise
             raise
+
+    async def begin_block(self) -> None:
+        """Begins a transaction, after what `commit_block` has left to do."""
+        if self._transaction.is_committed:
+            await self.commit()
+        self.begin()
+
+    async def commit_block(self) -> None:
+        """Commits. There is no error once the coordinator has decided so: `begin_block` asks for
+        the next epoch if the coordinator is silent about that."""
+        try:
+            await self.commit()
+        except KafkaliteError as error:
+            if not self._transaction.is_committed:
+                raise
+            log.warning(
+                "%s is committed, and waits for an epoch: %s", self._transactional_id, error
+            )
 
     def begin(self) -> None:
         """Begins a transaction; brokers learn of it with the first records."""
@@ -119,9 +137,10 @@ class TransactionalProducer(Producer):
         self._transaction.begin()
 
     async def commit(self) -> None:
-        """Sends buffered records and commits. May be called again if the coordinator was silent.
+        """Sends buffered records and commits.
 
-        ApiError: the transaction's first error; the caller must abort now.
+        ApiError that `is_retriable`: the coordinator was silent, and the caller calls again. Any
+        other ApiError is the transaction's first error, and the caller must abort now.
         """
         self._check_running()
         if self._transaction.state is not COMMITTING:
