@@ -1,9 +1,11 @@
 """One listening socket, and the connections of its peers.                                 [IO]
 
-    open ──> readable ──> accept, until none waits ───> a transport and a protocol for each
-                            └── out of descriptors or memory: no accepts for PAUSE_SECONDS
+    open ──start──> readable ──> accept, until none waits ───> a transport and a protocol for each
+      │                            └── out of descriptors or memory: no accepts for PAUSE_SECONDS
+      └── WAIT_SECONDS are over ──> accept, and turn away, until `start`
 
-Owns   the socket. Peers that wait during a pause stay in the system's queue.
+Owns   the socket. Peers that wait during a pause stay in the system's queue; those that wait for a
+       start that takes long are turned away, as others may serve them.
 Fails  by logging that peers wait and why, one line a minute: asyncio's own servers log a traceback
        for each place of the queue, each second.
 Source asyncio.base_events.Server; apache/kafka `Acceptor`.
@@ -20,6 +22,7 @@ from typing import Final
 log: Final = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 1.0
+WAIT_SECONDS: Final = 3.0
 TELL_SECONDS: Final = 60.0
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 NOBODY_WAITS: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
@@ -49,12 +52,16 @@ class Acceptor:
         return host, port
 
     def open(self) -> None:
-        """Refuses peers no more: they wait in the system's queue."""
+        """Refuses peers no more: they wait in the system's queue, for WAIT_SECONDS at the most."""
         self._socket.listen(self._backlog)
+        self._pause = self._loop.call_later(WAIT_SECONDS, self._begin_to_turn_away)
 
     def start(self) -> None:
         """Begins to accept, those that wait first."""
-        self.open()
+        if self._pause is None:
+            self._socket.listen(self._backlog)
+        else:
+            self._pause.cancel()
         self._go_on()
 
     def close(self) -> None:
@@ -65,6 +72,16 @@ class Acceptor:
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
+
+    def _begin_to_turn_away(self) -> None:
+        self._loop.add_reader(self._socket, self._turn_away)
+
+    def _turn_away(self) -> None:
+        try:
+            peer, _address = self._socket.accept()
+        except OSError:
+            return
+        peer.close()
 
     def _go_on(self) -> None:
         self._loop.add_reader(self._socket, self._accept)

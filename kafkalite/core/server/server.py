@@ -89,7 +89,7 @@ class Server:
         return opened[0].address
 
     def open(self) -> None:
-        """Refuses peers no more: they wait for `start`, which comes soon."""
+        """Refuses peers no more: they wait for `start`, or are turned away if it comes late."""
         for each in self._accepting:
             each.open()
 

@@ -67,6 +67,21 @@ def test_peers_are_refused_then_wait_and_then_are_taken_up() -> None:
     asyncio.run(story())
 
 
+def test_peers_are_turned_away_where_the_start_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "WAIT_SECONDS", 0.01)
+
+    async def story() -> None:
+        acceptor = await bound()
+        acceptor.open()
+        for _ in range(3):
+            assert await asyncio.wait_for(greeted(acceptor), 10) == b""
+        acceptor.start()
+        assert await asyncio.gather(*(greeted(acceptor) for _ in range(9))) == [b"hello"] * 9
+        acceptor.close()
+
+    asyncio.run(story())
+
+
 def test_out_of_descriptors_peers_wait_and_the_operator_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
