@@ -139,7 +139,7 @@ class LeaderLoop:
         self._lane = 0
         self._silence_ms = SILENCE_MS
         self._due_ms = 0  # the answer to the request under way, at the latest
-        self._config: BrokerConfig | None = None  # of which these are:
+        self._config: BrokerConfig | None = None  # from which these two were read:
         self._usual_limits = FetchLimits()
         self._silence_ms_max = 0
 
@@ -220,12 +220,12 @@ class LeaderLoop:
         self._due_ms = now_ms + limits.wait_max_ms
         return short or self._session.request(epoch, limits), self._timeout_ms(limits)
 
-    def news(self, news: News) -> Answer | None:
+    def answer_of_news(self, news: News) -> Answer | None:
         """The answer, for `carry_out`, that the leader's `news` are; None if they are others."""
         self._answered_in_time()
         return self._session.take_news(news)
 
-    def taken(self, response: FetchResponse) -> list[Answer] | None:
+    def answers_of(self, response: FetchResponse) -> list[Answer] | None:
         """The answers of a response, for `carry_out`; None after an error of the leader's."""
         self._answered_in_time()
         answers = self._session.take(response)
@@ -371,13 +371,11 @@ class Exchange:
             return
         try:
             news = read_news(body)
-            answer = None if news is None else self._fetches.news(news)
+            answer = None if news is None else self._fetches.answer_of_news(news)
             if answer is None:
                 self._answered(codec.decode(FetchResponse, body, FETCH_V))
             else:
-                self._fetches.carry_out(answer)
-                if not self.end.done():
-                    self.ask()
+                self._carry_out(deque((answer,)))
         except Exception as error:
             self._fail(error)
 
@@ -388,7 +386,7 @@ class Exchange:
             self._fail(response)
             return
         try:
-            answers = self._fetches.taken(response)
+            answers = self._fetches.answers_of(response)
         except Exception as error:
             self._fail(error)
             return

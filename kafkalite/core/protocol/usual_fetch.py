@@ -80,6 +80,8 @@ def read_news(body: memoryview) -> News | None:
         start += 1
         if byte < 0x80:
             break
+    else:
+        return None
     end = start + max(0, length - 1)
     if bytes(body[end:]) != _NEWS_TAGS:
         return None

@@ -23,6 +23,7 @@ from kafkalite.core.protocol.fetch import (
 from kafkalite.core.protocol.usual_fetch import FETCH_V, News, read_news, write_fetch
 from kafkalite.errors import ErrorCode, WireError
 
+NEWS_TAGS = b"\0\0\0"  # of the partition, the topic and the answer
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
@@ -99,6 +100,15 @@ def test_whatever_else_is_answered_is_no_news() -> None:
         response(aborted_transactions=(AbortedTransaction(1, 2),)),
     ):
         assert read_news(memoryview(encoded(other))) is None, other
+
+
+def test_a_length_that_does_not_end_is_no_news() -> None:
+    whole = encoded(response(records=b""))
+    place = len(whole) - len(NEWS_TAGS) - 1
+    assert whole[place:] == b"\1" + NEWS_TAGS
+    for length, is_read in ((b"\x81\x80\x80\x80\0", True), (b"\x81\x80\x80\x80\x80", False)):
+        news = read_news(memoryview(whole[:place] + length + NEWS_TAGS))
+        assert (news is not None) == is_read, length
 
 
 @given(st.data())
