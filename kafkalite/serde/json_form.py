@@ -4,8 +4,8 @@
     texts_of(array)             the texts that orjson writes of the same dicts, or None
 
 None stands for a column that must go the way of objects, whole: where fields differ from text to
-text, where a field has values of two types, where there are arrays or integers beyond 64 bits; to
-the other side, where Arrow has a type that JSON has no form for.
+text, where a field or the items of an array have values of two types, where there are integers
+beyond 64 bits; to the other side, where Arrow has a type that JSON has no form for.
 
 Owns   the choice of native code, made once at import.
 Fails  not: a column that is not certain is refused.
