@@ -12,6 +12,7 @@ from reference.joins import LEFT, RIGHT, Input, PlainAsOf, PlainJoin, as_a_task_
 from test_state_stores import Durably
 
 from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.serde.json_form import NATIVE as HAS_COLUMNS
 from kafkalite.streams import TopologyTestDriver, col, json, string, struct, tumbling
 from kafkalite.streams import key as key_of
 from kafkalite.streams import left as left_of
@@ -492,8 +493,10 @@ def test_the_native_loop_and_its_twin_agree(
     assert runs[0] == runs[1]
 
 
-def test_very_many_pairs_leave_in_parts(batch_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_native", [True, False])
+def test_very_many_pairs_leave_in_parts(batch_run: Any, monkeypatch: Any, is_native: bool) -> None:
     """A run of many records with one key: it would take memory for the product of both sides."""
+    monkeypatch.setattr(stream_joins, "NATIVE", is_native and stream_joins.NATIVE)
     left = [("a", n, n // 10) for n in range(200)]
     right = [("a", -n, n // 10) for n in range(200)]
     whole, cut = (batch_run(joined_app("outer", 10)) for _ in range(2))
@@ -575,7 +578,7 @@ class TestExpressions:
         assert [(r.key, r.value, r.timestamp) for r in found[0]] == [
             (r.key, r.value, r.timestamp) for r in found[1]
         ]
-        assert max(columns) > 2_000
+        assert (max(columns, default=0) > 2_000) is HAS_COLUMNS
 
     def test_is_told_as_it_is_written(self) -> None:
         text = self.app(left_of("n") + right_of("m")).describe()

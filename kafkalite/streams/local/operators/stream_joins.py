@@ -99,6 +99,9 @@ class StreamJoin:
             else:
                 time = None if times is None else times[at]
                 self.record(pairs, side, at, key, stamp, value, time)
+            if len(pairs.stamps) >= PAIRS_MAX:
+                self.results.send(pairs, batch)
+                pairs = Pairs()
         self.results.send(pairs, batch)
 
     def natively(
