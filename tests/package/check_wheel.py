@@ -22,14 +22,23 @@ from kafkalite import EmbeddedBroker
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.compaction import loops
-from kafkalite.core.protocol import checksum, record_codec
+from kafkalite.core.protocol import checksum, record_codec, usual_requests
 from kafkalite.core.types import TopicPartition
-from kafkalite.serde import avro_columns
+from kafkalite.serde import avro_columns, json_form, msgpack_form, vectors
+from kafkalite.streams.local import ranks
+from kafkalite.streams.local.operators import folding, matching, references
+from kafkalite.streams.local.spans import native
+from kafkalite.streams.local.state import row_table, segment_rows
 
 assert kafkalite.__file__.startswith(sys.prefix), f"another kafkalite: {kafkalite.__file__}"
 assert record_codec.NATIVE, "the wheel has no native record codec"
 assert loops.NATIVE, "the wheel has no native log cleaner"
 assert avro_columns.NATIVE, "the wheel has no native Avro"
+others = (usual_requests, json_form, msgpack_form, vectors, folding, matching, references, native,
+          row_table, segment_rows)
+missing = [module.__name__ for module in others if not module.NATIVE]
+assert not missing, f"the wheel has no native code for {missing}"
+assert ranks._native is not None, "the wheel has no native merging"
 
 async def round_trip(address):
     async with Producer(address) as producer:

@@ -30,6 +30,7 @@ from kafkalite.serde import (
 )
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_form import AvroValues
+from kafkalite.serde.vectors import NATIVE
 from kafkalite.streams import (
     Expression,
     coalesce,
@@ -53,6 +54,8 @@ from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.operators.folding import argument
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.stream import Stream
+
+native = pytest.mark.skipif(not NATIVE, reason="the native module was not built")
 
 WHEN = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
 TYPES: dict[str, tuple[Any, list[Any]]] = {  # a schema, and values as they are read
@@ -313,6 +316,7 @@ def gross(app: StreamsBuilder) -> None:
     kept.select("id", gross=col("amount") * 1.19).to("out", value=avro(schema=GROSS))
 
 
+@native
 def test_from_avro_to_avro_neither_an_object_is_made_nor_an_array(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -333,6 +337,7 @@ def test_from_avro_to_avro_neither_an_object_is_made_nor_an_array(
     assert sum(len(values) for _, _, values, _, _ in written) == 2 * 320
 
 
+@native
 def test_a_function_in_python_sees_rows_of_the_records_that_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -392,6 +397,7 @@ def test_a_key_that_arrow_computes_is_written_as_one_of_the_loop() -> None:
     both(build, EVENT, [EVENTS, [*EVENTS, None], EVENTS], "skip")
 
 
+@native
 def test_keys_and_arguments_of_aggregates_need_neither_objects_nor_an_array(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -473,6 +479,7 @@ def test_a_form_narrows_its_array_and_its_objects_alike() -> None:
     assert form.followed_by([form[:1]]) == [*range(10), 0]
 
 
+@native
 def test_few_records_are_rows() -> None:
     registry = MemoryRegistry()
     codec: Any = avro(schema=EVENT).open(SerdeContext(registry, forms=True))

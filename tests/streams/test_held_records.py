@@ -12,11 +12,14 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError
 from kafkalite.streams import Streams, json, string, sum_
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.operators import folding
 from kafkalite.streams.local.operators.held import BATCHES_MAX
 from kafkalite.streams.local.state.directory import StateDirectory
 from kafkalite.streams.local.state.rocks import RocksBackend
 from kafkalite.streams.local.task import Task
 
+# Without native code each batch is folded in as it comes.
+native = pytest.mark.skipif(not folding.NATIVE, reason="folded in native code alone")
 KEYS = [b"d", b"a", b"c", b"b"]
 
 
@@ -77,6 +80,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made.task.close()
 
 
+@native
 def test_rows_of_several_batches_are_read_at_once_and_in_order(disk: Disk) -> None:
     for keys, values in (([b"d", b"b"], [10, 20]), ([b"a"], [30]), ([b"d", b"n"], [40, 50])):
         disk.feed(keys, values)
@@ -94,6 +98,7 @@ def test_who_looks_into_the_store_finds_every_record(disk: Disk) -> None:
     assert disk.task.store("sum").get("a") == 32
 
 
+@native
 def test_no_more_than_some_batches_wait(disk: Disk) -> None:
     for _ in range(BATCHES_MAX - 1):
         disk.feed([b"a"], [1])
@@ -111,6 +116,7 @@ def test_records_that_wait_count_as_rows_in_memory(disk: Disk) -> None:
     assert disk.task.object_bytes > 0
 
 
+@native
 def test_a_record_that_cannot_be_added_is_named(disk: Disk) -> None:
     disk.feed([b"a", b"b"], [1, 2])
     disk.feed([b"c", b"d"], [3, '"x"'])
@@ -120,6 +126,7 @@ def test_a_record_that_cannot_be_added_is_named(disk: Disk) -> None:
         disk.task.commit()
 
 
+@native
 def test_those_below_hear_of_it_with_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

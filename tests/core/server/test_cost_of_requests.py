@@ -216,18 +216,18 @@ def endless_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_small_batch_takes_few_calls(tmp_path: Path) -> None:
     counted = produced(tmp_path, 100)
-    assert counted.total() <= (72 if NATIVE else 115), counted.most_common()
+    assert counted.total() <= (72 if NATIVE else 150), counted.most_common()
 
 
 def test_a_large_batch_takes_few_more(tmp_path: Path) -> None:
     counted = produced(tmp_path, 100_000)
-    assert counted.total() <= (119 if NATIVE else 165), counted.most_common()
+    assert counted.total() <= (119 if NATIVE else 200), counted.most_common()
 
 
 def test_a_record_that_wakes_a_long_poll_takes_few_calls(tmp_path: Path) -> None:
     woken, again = polled(tmp_path)
-    assert woken.total() <= (104 if NATIVE else 200), woken.most_common()
-    assert again.total() <= (46 if NATIVE else 80), again.most_common()
+    assert woken.total() <= (104 if NATIVE else 220), woken.most_common()
+    assert again.total() <= (46 if NATIVE else 85), again.most_common()
 
 
 def test_a_record_that_wakes_a_session_takes_few_calls(tmp_path: Path) -> None:

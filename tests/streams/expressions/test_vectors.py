@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from kafkalite.core.columns import FEW
 from kafkalite.serde import MemoryRegistry, SerdeContext, avro, avro_codec
 from kafkalite.serde.avro_arrow import column_to_arrow, table_to_arrow
-from kafkalite.serde.vectors import Table, Values, Vector
+from kafkalite.serde.vectors import NATIVE, Table, Values, Vector
 from kafkalite.streams.expressions.check import checked
 from kafkalite.streams.expressions.expression import Expression, call, coalesce, col, lit, struct
 from kafkalite.streams.expressions.objects import compile_objects
 from kafkalite.streams.expressions.tree import VALUE, Call
 from kafkalite.streams.expressions.vectors import compile_vectors
+
+if not NATIVE:
+    pytest.skip("built without a compiler, or from other sources", allow_module_level=True)
 
 ForEach = Callable[..., None]
 MAX, MIN = (1 << 63) - 1, -(1 << 63)
