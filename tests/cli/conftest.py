@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hints import without_hint
 from inside import run_inside
 from warm import Kitchen
 
@@ -81,7 +82,7 @@ def program(bootstrap: str, way: Way) -> Callable[[str], Program]:
         def run(*arguments: str, stdin: bytes = b"", code: int = 0, **variables: str) -> Ran:
             environ = environment(bootstrap) | variables
             ended, out, err = way((name, *arguments), stdin, environ)
-            ran = Ran(ended, out, err.decode())
+            ran = Ran(ended, out, without_hint(err.decode()))
             assert ran.code == code, (name, *arguments, ran)
             return ran
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer
+from hints import without_hint
 
 from kafkalite.cli.server_log import JsonLines, parse_levels
 
@@ -39,7 +40,7 @@ def started(data_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def stopped(process: subprocess.Popen[str]) -> list[str]:
     """The lines of the log of a broker that was told to stop."""
     process.terminate()
-    return process.communicate(timeout=20)[1].splitlines()
+    return without_hint(process.communicate(timeout=20)[1]).splitlines()
 
 
 def lines_of(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -72,7 +73,7 @@ def test_only_the_first_signal_counts(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
-        (line,) = process.communicate(timeout=20)[1].splitlines()
+        (line,) = without_hint(process.communicate(timeout=20)[1]).splitlines()
         assert ", stopped in " in line
         assert line.endswith(", clean")
         assert process.returncode == 0
