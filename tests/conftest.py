@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import hypothesis
 import pytest
+from hints import without_hint
 
 from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
 from kafkalite.embedded import READY, EmbeddedBroker
@@ -401,8 +402,8 @@ class ServerProcess:
 
     @property
     def stderr(self) -> str:
-        """All that it has logged so far."""
-        return self._stderr.read_text()
+        """All that it has logged so far, but for a hint that there is no native code."""
+        return without_hint(self._stderr.read_text())
 
     def kill(self) -> None:
         """SIGKILL: nothing is written any more."""

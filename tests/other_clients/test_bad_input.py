@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from hints import without_hint
 
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
@@ -43,7 +44,7 @@ def kafkalite(*arguments: str | Path, before: Callable[[], None] | None = None) 
     )
     assert "Traceback" not in done.stderr
     assert not done.stdout or done.returncode == 0
-    return done.returncode, done.stderr
+    return done.returncode, without_hint(done.stderr)
 
 
 def obey_permissions() -> None:
