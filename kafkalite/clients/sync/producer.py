@@ -104,17 +104,17 @@ class TransactionalProducer(_Producing[transactional.TransactionalProducer]):
     commit = blocking(transactional.TransactionalProducer.commit)
     abort = blocking(transactional.TransactionalProducer.abort)
     abort_unfinished = blocking(transactional.TransactionalProducer.abort_unfinished)
-    _begin_block = blocking(transactional.TransactionalProducer.begin_block)
-    _commit_block = blocking(transactional.TransactionalProducer.commit_block)
+    begin_block = blocking(transactional.TransactionalProducer.begin_block)
+    commit_block = blocking(transactional.TransactionalProducer.commit_block)
     send_offsets = blocking(transactional.TransactionalProducer.send_offsets)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction that is committed at the end of the block, aborted if that raises."""
-        self._begin_block()
+        self.begin_block()
         try:
             yield
-            self._commit_block()
+            self.commit_block()
         except BaseException:
             self.abort_unfinished()  # the first error is the one to raise
             raise
