@@ -46,6 +46,8 @@ PATIENCE_SECONDS: Final = 1_800
 SESSION_MS: Final = 2_000
 TRANSACTION_MS: Final = 5_000
 NEVER_MS: Final = 10**7
+# Until markers are written: a leader waits for the controller's answer for 15 s at the most.
+STABLE_SECONDS: Final = 40
 
 PROGRAMS: Final = ("produce", "produce", "transact", "consume", "consume", "read", "look")
 Program = Callable[[str], Coroutine[Any, Any, None]]
@@ -237,7 +239,7 @@ class Workload:
         self.cluster.run(lambda: all(task.done() for task in tasks), PATIENCE_SECONDS)
         for task in tasks:
             task.result()
-        until = self.cluster.seconds + 2 * TRANSACTION_MS / 1000
+        until = self.cluster.seconds + STABLE_SECONDS
         self.cluster.run(
             lambda: self.cluster.seconds >= until or self._is_stable(), PATIENCE_SECONDS
         )

@@ -49,6 +49,13 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_history_waits_for_leaders_that_wait_for_the_controller() -> None:
+    """Its answer went to a connection that was lost without a word. The partition has one replica
+    in sync meanwhile, and takes no markers: readers see nothing after them."""
+    assert lived(81012, 10, has_racks=True).violations == []
+
+
+@pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]
