@@ -2,7 +2,7 @@
 
     open ──start──> readable ──> accept, until none waits ───> a transport and a protocol for each
       │                            └── out of descriptors or memory: no accepts for PAUSE_SECONDS
-      └── WAIT_SECONDS are over ──> accept, and turn away, until `start`
+      └── after WAIT_SECONDS ──> accept and close, until `start`
 
 Owns   the socket. Peers that wait during a pause stay in the system's queue; those that wait for a
        start that takes long are turned away, as others may serve them.
@@ -41,6 +41,7 @@ class Acceptor:
         self._backlog = backlog
         self._make = make
         self._loop = asyncio.get_running_loop()
+        self._has_started = False
         self._opening: set[asyncio.Task[object]] = set()  # connections whose protocol is made
         self._pause: asyncio.TimerHandle | None = None
         self._told_s = -TELL_SECONDS + self._loop.time()
@@ -54,14 +55,14 @@ class Acceptor:
     def open(self) -> None:
         """Refuses peers no more: they wait in the system's queue, for WAIT_SECONDS at the most."""
         self._socket.listen(self._backlog)
-        self._pause = self._loop.call_later(WAIT_SECONDS, self._begin_to_turn_away)
+        self._pause = self._loop.call_later(WAIT_SECONDS, self._go_on)
 
     def start(self) -> None:
         """Begins to accept, those that wait first."""
-        if self._pause is None:
-            self._socket.listen(self._backlog)
-        else:
+        if self._pause is not None:
             self._pause.cancel()
+        self._has_started = True
+        self._socket.listen(self._backlog)
         self._go_on()
 
     def close(self) -> None:
@@ -72,16 +73,6 @@ class Acceptor:
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
-
-    def _begin_to_turn_away(self) -> None:
-        self._loop.add_reader(self._socket, self._turn_away)
-
-    def _turn_away(self) -> None:
-        try:
-            peer, _address = self._socket.accept()
-        except OSError:
-            return
-        peer.close()
 
     def _go_on(self) -> None:
         self._loop.add_reader(self._socket, self._accept)
@@ -97,6 +88,9 @@ class Acceptor:
                     raise
                 self._wait(error)
                 return
+            if not self._has_started:
+                peer.close()
+                continue
             peer.setblocking(False)
             opening = self._loop.connect_accepted_socket(self._make, peer)
             task: asyncio.Task[object] = self._loop.create_task(opening)

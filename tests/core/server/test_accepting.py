@@ -112,6 +112,33 @@ def test_out_of_descriptors_peers_wait_and_the_operator_is_told_once(
     asyncio.run(story())
 
 
+def test_peers_that_cannot_be_turned_away_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Out of descriptors before the start: no turn of the loop is spent on them meanwhile."""
+    monkeypatch.setattr(accepting, "WAIT_SECONDS", 0.01)
+    tries = []
+
+    def exhausted(self: socket.socket) -> Any:
+        tries.append(self)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def story() -> None:
+        acceptor = await bound()
+        monkeypatch.setattr(socket.socket, "accept", exhausted)
+        acceptor.open()
+        _, writer = await asyncio.open_connection(*acceptor.address)
+        while not tries:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        writer.close()
+        acceptor.close()
+        assert len(tries) == 1
+        assert len(caplog.records) == 1
+
+    asyncio.run(story())
+
+
 def test_a_pause_ends_with_the_acceptor(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         acceptor = await listening()
