@@ -14,26 +14,38 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from kafkalite.core.broker import reaching
 from kafkalite.core.cluster.failures import differences
 from kafkalite.core.duties import Duty, Slices
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import ReportReplicasRequest
+from kafkalite.core.replicas.manager import Partitions
+from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.types import NO_EPOCH, TopicPartition
-
-if TYPE_CHECKING:
-    from kafkalite.core.broker.broker import Broker
-    from kafkalite.core.replicas.partition import Partition
 
 LOOK_MS: Final = 1_000
 REST_MS: Final = 200
 REFUSAL_MS: Final = 30_000
 
 
+class Host(reaching.Host, Protocol):
+    """The reports' interface to their broker."""
+
+    partitions: Partitions
+
+    def add_duty(self, duty: Duty) -> None:
+        """Takes on work that is to be done now and then."""
+
+    def control(self, request: ReportReplicasRequest) -> Pending[Any]:
+        """Hands a request to the controller."""
+
+
 class FailureReports:
     """The reports of one broker of a cluster."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         self._broker = broker
         self._is_asking = False
         self._rests_until_ms = 0
@@ -76,7 +88,7 @@ class FailureReports:
         self.look()
 
     def _note_refusals(self, now_ms: int) -> None:
-        for partition in chain.from_iterable(self._broker.topics_held()):
+        for partition in chain.from_iterable(self._broker.partitions.by_topic()):
             if _refuses(partition):
                 partition.log.health.refuses = False
                 self._refused[partition.topic_partition] = now_ms + REFUSAL_MS
@@ -85,7 +97,7 @@ class FailureReports:
     def _failed(self) -> set[TopicPartition]:
         failed = {
             partition.topic_partition
-            for partition in chain.from_iterable(self._broker.topics_held())
+            for partition in chain.from_iterable(self._broker.partitions.by_topic())
             if partition.log.health.failure is not None or _refuses(partition)
         }
         return failed.union(self._broker.partitions.offline, self._refused)
