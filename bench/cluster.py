@@ -39,7 +39,8 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.broker import end_ours, free_port, start_ours, wait_for_port
+from bench.broker import START_SECONDS_MAX, end_ours, free_port, start_ours, wait_for_port
+from kafkalite.clients.sync import Admin
 from kafkalite.embedded_zookeeper import ZooKeeper
 
 BROKERS: Final = (0, 1, 2)
@@ -126,10 +127,21 @@ def our_cluster(scratch: Path) -> Iterator[Side]:
                 subprocess.run([*this, str(number)], check=True)
             for number in BROKERS:
                 wait_for_port(port + number)
+            _wait_for_all(side)
             yield side
         finally:
             for pid in side.pids():
                 _end(pid)
+
+
+def _wait_for_all(side: Side) -> None:
+    """Until the brokers know each other: before, a topic has no room for its replicas."""
+    until = time.monotonic() + START_SECONDS_MAX
+    with Admin(side.bootstrap) as admin:
+        while len(admin.describe_cluster().nodes) < len(BROKERS):
+            if time.monotonic() > until:
+                raise SystemExit(f"{side.name}: not all brokers have come")
+            time.sleep(0.02)
 
 
 def _end(pid: int) -> None:
