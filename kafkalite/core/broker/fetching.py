@@ -38,6 +38,7 @@ from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
 from kafkalite.core.protocol.usual_fetch import FETCH_V, News, read_news
 from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
+from kafkalite.core.replicas.follower import Position
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import FETCH_WAIT_MS_MAX, Partition
 from kafkalite.core.replicas.throttling import Throttles
@@ -212,13 +213,36 @@ class LeaderLoop:
         """What to ask for now, and how long to wait for the answer; None: nothing. Bytes are the
         body of a request of version FETCH_V, if it `may_be_short`."""
         now_ms = self._host.monotonic_ms()
-        self._position(now_ms)
+        if self._stale or self._resting:
+            self._position(now_ms)
         if not self._session.positions:
             return None
         limits, epoch = self._limits(now_ms), self._host.broker_epoch
         short = self._session.short_request(epoch, limits) if may_be_short else None
         self._due_ms = now_ms + limits.wait_max_ms
         return short or self._session.request(epoch, limits), self._timeout_ms(limits)
+
+    def append_news(self, news: News) -> bool:
+        """Appends the leader's `news`, if they are the one batch that comes next. False, and
+        nothing has changed, if they are others or the disk refuses them."""
+        host, key = self._host, (news.topic_id, news.partition)
+        asked, partition = self._session.positions.get(key), self.followed.get(key)
+        if asked is None or partition is None or host.throttles.follower.rate is not None:
+            return False
+        if not host.partitions.append_next(partition, asked, news):
+            return False
+        self._answered_in_time()
+        self._session.go_on(news.session_id)
+        own, (leader_id, leader_epoch, _, last_epoch, _) = partition.log, asked
+        end, start = own.log_end_offset, own.log_start_offset
+        self._session.ask(key, Position(leader_id, leader_epoch, end, last_epoch, start))
+        if own.failure is not None:  # `_position` looks whether to ask on
+            self._stale[key] = None
+        if end >= news.high_watermark:
+            self._caught_up.add(key)
+        else:
+            self._caught_up.discard(key)
+        return True
 
     def answer_of_news(self, news: News) -> Answer | None:
         """The answer, for `carry_out`, that the leader's `news` are; None if they are others."""
@@ -359,7 +383,9 @@ class Exchange:
             return
         request, timeout_ms = asked
         if type(request) is bytes:
-            self._connection.call_with(ApiKey.FETCH, request, self._answered_short, timeout_ms)
+            self._connection.call_with(
+                ApiKey.FETCH, FETCH_V, request, self._answered_short, timeout_ms
+            )
         else:
             self._connection.call(cast("FetchRequest", request), self._answered, timeout_ms)
 
@@ -371,6 +397,9 @@ class Exchange:
             return
         try:
             news = read_news(body)
+            if news is not None and self._fetches.append_news(news):
+                self.ask()
+                return
             answer = None if news is None else self._fetches.answer_of_news(news)
             if answer is None:
                 self._answered(codec.decode(FetchResponse, body, FETCH_V))

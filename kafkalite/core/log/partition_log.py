@@ -35,7 +35,7 @@ from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
 from kafkalite.core.log.readable import ReadableLog
 from kafkalite.core.log.retention import deletable, farewell
-from kafkalite.core.log.runs import Run, checked_run
+from kafkalite.core.log.runs import Run, checked_run, next_batch
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.validation import Batch, Validated, validated
@@ -233,6 +233,31 @@ class PartitionLog(ReadableLog):
             self.log_start_offset = start
             self.high_watermark = self._high_watermark
         return Appended(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset)
+
+    def append_next(self, records: memoryview, now_ms: int) -> bool:
+        """The same of one batch that comes next in the log's last epoch, as nearly always. False
+        where it is another, or the disk refuses it: then `append_as_follower` tells why."""
+        header = next_batch(records, self.log_end_offset, self.epochs.latest)
+        if header is None or self.health.failure is not None:
+            return False
+        epoch, timestamp = header.partition_leader_epoch, header.max_timestamp
+        try:
+            self._store(records, header, epoch, timestamp, now_ms)
+        except ApiError:
+            return False
+        return True
+
+    def commit(self, high_watermark: int, log_start_offset: int) -> bool:
+        """A follower's log counts as committed, and begins, where its leader's does. Neither moves
+        back. True if the high watermark has moved."""
+        before = self._high_watermark
+        if high_watermark > before:
+            self.high_watermark = high_watermark  # or the log's end
+        if log_start_offset > self.log_start_offset:
+            start = min(log_start_offset, self._high_watermark)
+            if start > self.log_start_offset:
+                self.increment_log_start_offset(start)
+        return self._high_watermark > before
 
     def _begin_within(self, header: BatchHeader) -> None:
         """The leader's log may begin within a batch, where records were deleted. A log that is to

@@ -14,7 +14,20 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from kafkalite.core.protocol.records import BatchHeader, Buffer, batches, verify_crc
+from kafkalite.core.protocol.checksum import crc32c
+from kafkalite.core.protocol.records import (
+    BATCH_HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    batches,
+    verify_crc,
+)
+from kafkalite.core.protocol.records_pure import (
+    ATTRIBUTES_POSITION,
+    HEADER,
+    LENGTH_OVERHEAD,
+    MAGIC,
+)
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import CorruptBatchError
 
@@ -44,3 +57,15 @@ def checked_run(
         next_offset, latest_epoch = header.next_offset, epoch
         run.append((position, header))
     return run
+
+
+def next_batch(records: memoryview, offset: int, epoch: int) -> BatchHeader | None:
+    """The header of `records` if they are one whole batch of that leader epoch, at that offset, as
+    nearly always. None for anything else, which `checked_run` looks at."""
+    if len(records) < BATCH_HEADER_BYTES:
+        return None
+    header = BatchHeader(*HEADER.unpack_from(records))
+    is_next = header[0] == offset and header[2] == epoch and header[3] == MAGIC
+    if not is_next or header[1] != len(records) - LENGTH_OVERHEAD or header[6] < 0:
+        return None
+    return header if crc32c(records[ATTRIBUTES_POSITION:]) == header[4] else None

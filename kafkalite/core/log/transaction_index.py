@@ -50,6 +50,11 @@ class TransactionIndex:
             self._refused.append(aborted)
             raise
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no transaction was aborted here."""
+        return not self.file.size_bytes and not self._refused
+
     def since(self, offset: int) -> Iterator[AbortedTransaction]:
         """The transactions whose marker lies at `offset` or beyond, in the order of the markers."""
         number, count = self._before(offset), self._count()

@@ -129,13 +129,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         the turn of the loop in which it comes. It must not fail. Raises as `submit` does."""
         self._send_for(request, self.version_of(key_of(request)), timeout_ms, answered)
 
-    def call_with(self, key: ApiKey, body: bytes, answered: Answered, timeout_ms: int) -> None:
-        """The same for a caller that writes and reads the bodies of messages itself, in the newest
-        version that both sides speak: `answered` gets the answer's body."""
+    def call_with(
+        self, key: ApiKey, version: int, body: bytes, answered: Answered, timeout_ms: int
+    ) -> None:
+        """The same for a caller that writes and reads the small bodies of messages itself, in a
+        `version` that both sides speak: `answered` gets the answer's body."""
         self._check_open()
-        correlation_id, frame = self._wire.send_body(key, self.version_of(key), body)
+        correlation_id, frame = self._wire.send_body(key, version, body)
         self._expect(correlation_id, answered, key, timeout_ms)
-        self._write([frame])
+        if self._unsent or self._is_paused:
+            self._write([frame])
+        else:  # as nearly always
+            assert self._transport is not None
+            self._transport.write(frame)
 
     def send_unanswered(self, request: Request[Any]) -> None:
         """Sends a request that gets no answer: a Produce with acks 0."""
@@ -296,7 +302,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Bytes have come: whole answers among them go to their futures."""
         self._wire.buffer_updated(byte_count)
         try:
-            while self.is_open and (event := self._wire.next_event()) is not None:
+            wire = self._wire
+            while (
+                self.is_open and wire.may_have_frames and (event := wire.next_event()) is not None
+            ):
                 self._in_flight.pop(event.correlation_id).answered(event.message)
         except WireError as error:
             self._fail(WireError(f"{self.address} sent an invalid response: {error}"))

@@ -151,7 +151,7 @@ class FetchSession:
             if response.error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.session_id = NO_SESSION
             return []
-        self._go_on(response.session_id)
+        self.go_on(response.session_id)
         answers = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -166,7 +166,7 @@ class FetchSession:
         asked = self.positions.get(key)
         if asked is None:
             return None
-        self._go_on(news.session_id)
+        self.go_on(news.session_id)
         answer = LeaderAnswer(
             high_watermark=news.high_watermark,
             log_start_offset=news.log_start_offset,
@@ -174,7 +174,8 @@ class FetchSession:
         )
         return Answer(key, asked, answer)
 
-    def _go_on(self, session_id: int) -> None:
+    def go_on(self, session_id: int) -> None:
+        """The leader has answered in this session: the next request is its next one."""
         self.session_id = session_id
         if session_id == NO_SESSION:
             self.epoch = FIRST_EPOCH  # the leader has no room for one

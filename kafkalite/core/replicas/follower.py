@@ -180,6 +180,20 @@ class Follower:
                 self.rest(f"broker {asked.leader_id} answers {code.name}", now_ms, rest_ms)
         return NOTHING
 
+    def merely_appends(self, asked: Position, log: FollowedLog) -> bool:
+        """Whether of an answer without an error, with the batch at the offset `asked`, nothing
+        follows but that the batch is appended: `answered` would say no more."""
+        return (
+            self.phase is FollowerPhase.FETCHING
+            and self.rests_until_ms is None
+            and not self.why
+            and asked.fetch_offset == log.log_end_offset
+            and asked.leader_epoch == self.leader_epoch
+            and asked.leader_id == self.leader_id
+            and asked.last_fetched_epoch == log.latest_epoch
+            and asked.log_start_offset == log.log_start_offset
+        )
+
     def rest(self, why: str, now_ms: int, rest_ms: int = REST_MS) -> None:
         """Asks again later: the leader was not reached or answered an error, or an effect failed,
         so that the log is not what the answer was for."""

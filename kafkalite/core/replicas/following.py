@@ -54,17 +54,9 @@ def carry_out(
                     was_cut = True
                     logs.start_anew(log, offset)
                 case LeaderOffsets(high_watermark, log_start_offset):
-                    _take_over(log, high_watermark, log_start_offset)
+                    log.commit(high_watermark, log_start_offset)
                 case _:
                     raise AssertionError(effect)
     except (ApiError, CorruptBatchError, StorageError) as error:
         follower.rest(str(error), now.monotonic_ms)
     return Followed(byte_count, log.high_watermark > before, was_cut)
-
-
-def _take_over(log: PartitionLog, high_watermark: int, log_start_offset: int) -> None:
-    if high_watermark > log.high_watermark:
-        log.high_watermark = high_watermark  # or the log's end
-    start = min(log_start_offset, log.high_watermark)
-    if start > log.log_start_offset:
-        log.increment_log_start_offset(start)

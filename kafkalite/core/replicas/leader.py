@@ -82,8 +82,7 @@ class Altered:
     in_sync_replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerFetch:
+class FollowerFetch(NamedTuple):
     """A follower asks for records from `fetch_offset` on, so its log holds all below."""
 
     node_id: int

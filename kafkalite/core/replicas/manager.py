@@ -23,6 +23,7 @@ from kafkalite.core.config.settings import BrokerConfig, LogConfig, TopicConfig
 from kafkalite.core.duties import Slices
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.protocol.usual_fetch import News
 from kafkalite.core.replicas.follower import LeaderAnswer, Position
 from kafkalite.core.replicas.following import Followed
 from kafkalite.core.replicas.partition import Change, Partition
@@ -50,6 +51,9 @@ class Host(Protocol):
 
     def now(self) -> Now:
         """This moment."""
+
+    def wall_ms(self) -> int:
+        """The machine's clock, epoch ms."""
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
         """The topic's settings."""
@@ -264,6 +268,18 @@ class Partitions:
         if follower is not None and follower.rests_until_ms is not None:
             host.note(follower.why)
         return followed
+
+    def append_next(self, partition: Partition, asked: Position, news: News) -> bool:
+        """The same of the one batch that comes next. False, and nothing has changed, if the
+        leader's `news` are anything else or the disk refuses them: then `answered` tells why."""
+        if not partition.append_next(asked, news, self._host.wall_ms()):
+            return False
+        partition_log = partition.log
+        if partition_log.flush_is_due:
+            self._upkeep.await_flush(partition, len(news.records))
+        if partition_log.commit(news.high_watermark, news.log_start_offset):
+            self._host.follower_advanced(partition)
+        return True
 
     def let_go(self, places: Iterable[LocalPartition]) -> list[Partition]:
         """Partitions are gone, or have no replica here any more: they are no longer found. `remove`

@@ -24,6 +24,7 @@ from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import AbortedTransaction, Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
+from kafkalite.core.protocol.usual_fetch import News
 from kafkalite.core.replicas.follower import LeaderAnswer, Position
 from kafkalite.core.replicas.following import Followed, carry_out
 from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
@@ -198,6 +199,15 @@ class Partition:
             )
         return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
 
+    def has_no_more_than(self, leader_epoch: int, last_fetched_epoch: int, offset: int) -> bool:
+        """Whether a follower that asks for records from `offset` on has all of this log, and this
+        broker leads in its `leader_epoch`. If not, `check_lineage` and `read` tell what it gets."""
+        replication, log = self.replication, self.log
+        if replication.leader is None or replication.leader_epoch != leader_epoch:
+            return False
+        has_all = log.log_end_offset == offset and log.epochs.latest == last_fetched_epoch
+        return has_all and log.health.failure is None
+
     def fetched(self, fetch: FollowerFetch, now_ms: int) -> Change:
         """A follower fetches, whose log is a part of this one. ApiError if it has no replica."""
         leader, log = self.replication.led(), self.log
@@ -253,6 +263,14 @@ class Partition:
         outcome = follower.answered(asked, answer, self.log, now.monotonic_ms)
         return carry_out(follower, outcome.effects, self.log, logs, now)
 
+    def append_next(self, asked: Position, news: News, now_ms: int) -> bool:
+        """`answered`, of the one batch that comes next: it is appended. False, and nothing has
+        changed, if the leader's `news` are anything else or the disk refuses them."""
+        follower, log = self.replication.follower, self.log
+        if follower is None or not follower.merely_appends(asked, log):
+            return False
+        return log.append_next(news.records, now_ms)
+
     def _settled(self, outcome: Outcome[Any] = NOTHING) -> Change:
         """The log's high watermark follows the leader's."""
         leader, log = self.replication.leader, self.log
@@ -298,6 +316,9 @@ class Partition:
 
         ColdRead where an index of them is on the disk alone, unless this `may_wait`.
         """
+        active = self.log.segments[-1]
+        if offset >= active.base_offset and active.transaction_index.is_empty:
+            return []
         if may_wait:
             return self.log.aborted_transactions(offset, before_offset)
         with cached_only():

@@ -92,7 +92,8 @@ def test_a_follower_that_fetches_slices_ends_equal_to_its_leader(
     while follower.log_end_offset < leader.log_end_offset:
         data = fetched(leader, follower, random.randint(1, 2_000))
         tail = random.randint(0, 30)
-        follower.append_as_follower(data + data[:tail], 1_000)
+        if not follower.append_next(memoryview(data), 1_000):
+            follower.append_as_follower(data + data[:tail], 1_000)
         if restarts and random.random() < 0.2:
             follower.close()
             follower = open_log(
@@ -154,6 +155,80 @@ def test_what_a_leader_cannot_have_sent_is_refused_as_a_whole(
         assert log.log_end_offset == 7
     with pytest.raises(CorruptBatchError, match="epoch 3"):
         log.append_as_follower(batch(1, base_offset=7, leader_epoch=3), 1_000)
+
+
+def test_the_batch_that_comes_next_is_appended_as_it_is(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log, twin = open_log(memory), open_log(MemoryStorage())
+    first = batch(2, base_offset=5, leader_epoch=4)
+    for each in (log, twin):
+        each.append_as_follower(first, 1_000)
+    ids = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+    for one in (
+        batch(2, base_offset=7, leader_epoch=4, timestamp=50),
+        batch(1, base_offset=9, leader_epoch=4, **ids),
+        batch(1, base_offset=10, leader_epoch=4, transactional=True, **ids | {"base_sequence": 1}),
+    ):
+        assert log.append_next(memoryview(one), 1_000)
+        twin.append_as_follower(one, 1_000)
+    assert state(log) == state(twin)
+    assert log.commit(8, 6)
+    assert (log.high_watermark, log.log_start_offset) == (8, 6)
+    assert not log.commit(7, 5), "neither moves back"
+    assert log.commit(99, 99)
+    assert (log.high_watermark, log.log_start_offset) == (11, 11), "not beyond the log's end"
+    twin.commit(11, 11)
+    assert read_all(log) == read_all(twin)
+
+
+def test_whatever_else_a_leader_sends_is_left_to_the_general_way(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory, segment_bytes=300)
+    log.append_as_follower(batch(2, base_offset=5, leader_epoch=4), 1_000)
+    good = batch(1, base_offset=7, leader_epoch=4)
+    damaged = bytearray(good)
+    damaged[-1] ^= 1
+    for other in (
+        b"",
+        good[:30],
+        good[:-1],
+        good + b"x",
+        good + batch(1, base_offset=8, leader_epoch=4),
+        damaged,
+        batch(1, base_offset=8, leader_epoch=4),
+        batch(1, base_offset=6, leader_epoch=4),
+        batch(1, base_offset=7, leader_epoch=3),
+        batch(1, base_offset=7, leader_epoch=5),
+    ):
+        assert not log.append_next(memoryview(other), 1_000), other
+        assert (log.log_end_offset, len(log.segments)) == (7, 1)
+    assert log.append_next(memoryview(good), 1_000)
+    assert log.append_next(memoryview(batch(40, base_offset=8, leader_epoch=4)), 1_000)
+    assert (log.log_end_offset, len(log.segments)) == (48, 2), "it begins a segment where it must"
+
+
+@pytest.mark.parametrize("is_cut_back", [True, False])
+def test_a_disk_that_refuses_the_next_batch_leaves_the_log_as_it_was(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch,
+    is_cut_back: bool,
+) -> None:  # fmt: skip
+    log = open_log(memory)
+    log.append_as_follower(batch(2, leader_epoch=4), 1_000)
+
+    def refuse(file: MemoryFile, *_: Any) -> Any:
+        raise OSError(28, "the disk is full")
+
+    good = memoryview(batch(1, base_offset=2, leader_epoch=4))
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFile, "append", refuse)
+        if not is_cut_back:
+            patch.setattr(MemoryFile, "truncate", refuse)
+        assert not log.append_next(good, 1_000)
+    assert log.log_end_offset == 2
+    assert (log.failure is None) is is_cut_back
+    assert log.append_next(good, 1_000) is is_cut_back
 
 
 def test_a_log_may_begin_within_a_batch(

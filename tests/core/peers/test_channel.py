@@ -211,16 +211,16 @@ def test_who_writes_a_body_gets_the_body_of_its_answer(run: Run) -> None:
         version = connection.version_of(ApiKey.HEARTBEAT)
         body = b"".join(map(bytes, codec.encode_parts(HEARTBEAT, version)))  # type: ignore[arg-type]
         answers: asyncio.Queue[Any] = asyncio.Queue()
-        connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
+        connection.call_with(ApiKey.HEARTBEAT, version, body, answers.put_nowait, 5_000)
         connection.call(HEARTBEAT, answers.put_nowait, 5_000)
         raw, message = await answers.get(), await answers.get()
         assert codec.decode(HeartbeatResponse, raw, version) == message == HeartbeatResponse()
         stage.service.answers_at_once = False
-        connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
+        connection.call_with(ApiKey.HEARTBEAT, version, body, answers.put_nowait, 5_000)
         connection.close()
         assert isinstance(answers.get_nowait(), BrokerUnavailable)
         with pytest.raises(BrokerUnavailable, match="closed"):
-            connection.call_with(ApiKey.HEARTBEAT, body, answers.put_nowait, 5_000)
+            connection.call_with(ApiKey.HEARTBEAT, version, body, answers.put_nowait, 5_000)
         await peers.close()
         await stage.stop()
 

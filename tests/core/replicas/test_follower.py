@@ -185,3 +185,35 @@ def test_answers_that_come_too_late_are_dropped() -> None:
     log.log_end_offset = 10
     follower.follow(2, 8)
     assert follower.answered(position, answer, log, 0).effects == (), "the epoch is another"
+
+
+def test_what_merely_appends_is_what_an_answer_with_the_next_batch_does() -> None:
+    log = Log(10, [(7, 0)], 2)
+    follower, position = following(log)
+    assert follower.merely_appends(position, log)
+    batch = (10).to_bytes(8) + bytes(60)
+    effects = follower.answered(position, LeaderAnswer(high_watermark=4, records=batch), log, 0)
+    assert [type(each) for each in effects.effects] == [AppendRun, LeaderOffsets]
+
+
+@pytest.mark.parametrize("changed", ["leader", "epoch", "end", "wrote", "start", "rests", "fenced"])
+def test_anything_else_is_left_to_the_machine(changed: str) -> None:
+    log = Log(10, [(7, 0)], 2)
+    follower, position = following(log)
+    match changed:
+        case "leader":
+            position = position._replace(leader_id=3)
+        case "epoch":
+            position = position._replace(leader_epoch=6)
+        case "end":
+            log.log_end_offset = 9
+        case "wrote":
+            log.entries = [(6, 0)]
+        case "start":
+            log.log_start_offset = 3
+        case "rests":
+            follower.rest("the disk is full", 0)
+        case "fenced":
+            fenced = LeaderAnswer(ErrorCode.FENCED_LEADER_EPOCH)
+            follower.answered(position, fenced, log, 0)
+    assert not follower.merely_appends(position, log)
