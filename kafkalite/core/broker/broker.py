@@ -336,7 +336,7 @@ class Broker:
         """Wakes readers that wait for records of `partition`, once these count. `fresh` is the
         batch, if it is small enough to be sent from memory."""
         log = partition.log
-        if partition.followers:
+        if partition.followers or not partition.replication.is_alone:
             self.waiting.grew(partition, byte_count, fresh)
         if log.flush_is_due:
             partition.counts(0)

@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from kafkalite.core.broker.purgatory import DelayedFetch
+from kafkalite.core.broker.purgatory import Operation
 from kafkalite.core.protocol.fetch import FetchPartition, PartitionData
 from kafkalite.core.types import TopicPartition
 
 LONG_AGO_MS: Final = -(1 << 62)
 Key = tuple[str | bytes, int]  # the topic by name or by id, as the reader calls it; the partition
-Parked: TypeAlias = DelayedFetch[TopicPartition]
+Parked: TypeAlias = Operation[TopicPartition]
 
 
 class Asked(NamedTuple):
@@ -149,6 +149,11 @@ class Reading:
     def unsettled(self) -> Collection[Key]:
         """The partitions of the next look, in any order, failed ones included."""
         return self.asked.keys() if self._stale is None else self._stale
+
+    def must_look_only_at(self, key: Key) -> bool:
+        """Whether the next look is at this partition, and at no other."""
+        stale = self._stale
+        return stale is not None and len(stale) == 1 and key in stale
 
     def looked(self, still_stale: set[Key]) -> None:
         """All stale partitions were looked at; the next look must be at `still_stale` of them."""

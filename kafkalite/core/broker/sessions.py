@@ -39,6 +39,7 @@ from uuid import UUID
 from kafkalite.core.broker.reading import Asked, Key, Reading, Replica
 from kafkalite.core.protocol.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -258,6 +259,33 @@ class FetchSessions:
             return None
         session.take_in(asked.items(), ())
         return self._go_on(session, _after(session.epoch), names, now_ms)
+
+    def resume_at(
+        self, session_id: int, epoch: int, key: Key, wanted: FetchPartition, now_ms: int,
+        replica: Replica,
+    ) -> OpenFetch | None:  # fmt: skip
+        """The same for a follower that asks for another position of one partition, named by id, and
+        has nothing to learn of the others. None, and nothing is done, where it is more than that.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or session.is_changing:
+            return None
+        reading = session.reading
+        known = reading.asked.get(key)
+        is_its_own = reading.replica == replica and session.uses_topic_ids
+        if known is None or known.topic is None or not is_its_own:
+            return None
+        is_in_order = self._last_asked.get(replica.node_id) is reading
+        if not is_in_order or reading.found or not reading.must_look_only_at(key):
+            return None
+        reading.unpark()
+        reading.asked[key] = Asked(known.topic, known.topic_id, wanted)
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        session.used_ms = reading.fetched_ms = now_ms
+        session.epoch = _after(epoch)
+        reading.confirmed()
+        return OpenFetch(reading, False, True, session, session.epoch)
 
     def _find(
         self, session_id: int, epoch: int, by_id: bool, replica: Replica | None

@@ -27,6 +27,7 @@ from kafkalite.core.types import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
+KEPT_MAX: Final = 16  # batches that are kept in memory until they count, the newest
 UNREACHABLE: Final = 1 << 62  # beyond what anybody waits for
 
 
@@ -40,6 +41,7 @@ class Waiting:
         self._finished: deque[Operation[TopicPartition]] = deque()
         self._is_answering = False  # `settle` will follow
         self._fresh: list[Partition] = []  # whose last append is in memory until then
+        self._kept: dict[Partition, MemoryRecords] = {}  # last batches that do not count yet
         self._is_finishing = False
         agenda.watch("requests that wait", self._expire)
 
@@ -122,6 +124,9 @@ class Waiting:
         where = partition.topic_partition
         is_watched = bool(partition.watchers)
         partition.counts(byte_count)
+        kept = self._kept.get(partition) if self._kept else None
+        if kept is not None and kept.before_offset <= partition.log.high_watermark:
+            fresh = self._kept.pop(partition)
         if fresh is not None and is_watched and self._is_answering:
             partition.fresh = fresh
             self._fresh.append(partition)
@@ -130,9 +135,17 @@ class Waiting:
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
 
     def grew(self, partition: Partition, byte_count: int, fresh: MemoryRecords | None) -> None:
-        """The same for its followers, who read what does not count yet."""
+        """The same for its followers, who read what does not count yet. `fresh` is kept, until it
+        counts, for consumers."""
         partition.grew(byte_count)
-        if fresh is not None and self._is_answering:
+        kept = self._kept
+        kept.pop(partition, None)
+        if fresh is None:
+            return
+        kept[partition] = fresh
+        if len(kept) > KEPT_MAX:
+            del kept[next(iter(kept))]
+        if self._is_answering:
             partition.fresh = fresh
             self._fresh.append(partition)
 
@@ -149,6 +162,7 @@ class Waiting:
     def gone(self, partition: Partition) -> None:
         """The partition was deleted, or is led elsewhere or in another epoch: requests that wait
         for its records are answered."""
+        self._kept.pop(partition, None)
         partition.changed(UNREACHABLE)
         self._finish(self.purgatory.drop(partition.topic_partition))
 
@@ -157,6 +171,10 @@ class Waiting:
         return self.purgatory.next_deadline_ms()
 
     # -- answers
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Calls `act` once the answers are sent that are due by now."""
+        self._loop.call_soon(act)
 
     def hold(self) -> None:
         """A request is about to be answered: operations that it completes wait for `settle`."""

@@ -107,10 +107,12 @@ class Limits(NamedTuple):
 
 def fetch_opened(
     broker: Broker, limits: Limits, opened: OpenFetch, context: RequestContext,
-    header: RequestHeader, now_ms: int,
+    header: RequestHeader, now_ms: int, *, notes_followers: bool = True,
 ) -> Answer:  # fmt: skip
-    """The same for a request whose partitions are known. An answer about one of them is a frame."""
-    return _opened(_Fetching(broker, limits, opened, context, header), now_ms)
+    """The same for a request whose partitions are known. An answer about one of them is a frame.
+    `notes_followers`: the leader has not learnt from the request yet how far its reader is."""
+    fetching = _Fetching(broker, limits, opened, context, header, notes_followers=notes_followers)
+    return _opened(fetching, now_ms)
 
 
 def _opened(fetching: _Fetching, now_ms: int) -> Answer:

@@ -32,6 +32,7 @@ from kafkalite.core.handlers.fetch import (
     fetch_opened,
 )
 from kafkalite.core.handlers.frames import framed_poll
+from kafkalite.core.handlers.replica_polls import replica_poll
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.validation import validated
@@ -252,7 +253,8 @@ def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
         follower = read_follower(request.body, header.api_version)
         if follower is None or follower.fields[0] == NO_SESSION:
             return None
-        return _poll_in_session(broker, header, follower.fields, listener, follower)
+        waits = replica_poll(broker, header, follower, listener)
+        return waits or _poll_in_session(broker, header, follower.fields, listener, follower)
     if broker.selects_replicas and _names_rack(request.body, header):
         return None
     session_id, epoch, topic = fields[0], fields[1], fields[6]

@@ -11,10 +11,13 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalite.core.broker.purgatory import DelayedFetch
+from kafkalite.core.broker.reading import Asked, Key, Replica
 from kafkalite.core.broker.sessions import (
     EVICTION_MS,
     ID_MAX,
     PARTITIONS_PER_SLICE,
+    FetchSession,
     FetchSessions,
     OpenFetch,
     partitions_asked,
@@ -237,6 +240,65 @@ def test_a_follower_confirms_its_leader_by_the_answers_that_it_has_had() -> None
     found = it.sessions.answer(begun, lambda: 110).session_id
     next_one = it.open(replace(request(found, 1), replica_state=state), now_ms=9_000)
     assert (next_one.reading.confirmed_ms, next_one.reading.fetched_ms) == (110, 9_000)
+
+
+def test_a_follower_that_asks_for_one_position_goes_on_as_with_any_request() -> None:
+    """Where there is more to it, nothing is done, and the request is opened as usual."""
+    life, other_life = Replica(2, 7), Replica(2, 8)
+    key, there = (ID.bytes, 0), FetchPartition(0, 1, fetch_offset=5, last_fetched_epoch=1)
+
+    def begun() -> tuple[FetchSessions, FetchSession]:
+        sessions = FetchSessions(10, Random(1))
+        state = ReplicaState(*life)
+        whole = replace(request(0, 0, 0, 1), replica_state=state)
+        opened = sessions.open(whole, {ID: "t"}, True, 0)
+        assert isinstance(opened, OpenFetch)
+        opened.reading.found = {key: data(key[1]) for key in opened.reading.asked}
+        sessions.answer(opened, lambda: 0)
+        (session,) = sessions._sessions.values()
+        session.reading.looked({key})
+        session.reading.answered_ms = 3
+        return sessions, session
+
+    def state(session: FetchSession) -> object:
+        reading = session.reading
+        parked, confirmed = reading._parked, reading.confirmed_ms
+        times = session.used_ms, reading.fetched_ms, confirmed
+        return session.epoch, dict(reading.asked), set(reading.unsettled()), parked, times
+
+    sessions, session = begun()
+    session.reading.park(DelayedFetch(None, 1), lambda _: None)
+    opened = sessions.resume_at(session.session_id, 1, key, there, 9, life)
+    twins, twin = begun()
+    asked = {key: Asked("t", ID, there)}
+    expected = twins.resume(twin.session_id, 1, True, asked, {ID: "t"}, 9, life)
+    assert opened is not None
+    assert expected is not None
+    assert (opened.epoch, opened.session) == (expected.epoch, session)
+    assert state(session) == state(twin)
+    for epoch, where, who in (
+        (1, key, life),
+        (3, key, life),
+        (2, (ID.bytes, 7), life),
+        (2, (OTHER_ID.bytes, 0), life),
+        (2, key, other_life),
+    ):
+        before = state(session)
+        assert sessions.resume_at(session.session_id, epoch, where, there, 9, who) is None
+        assert state(session) == before
+    assert sessions.resume_at(session.session_id + 1, 2, key, there, 9, life) is None
+    for stale in (set[Key](), {key, (ID.bytes, 1)}):
+        session.reading.looked(stale)
+        assert sessions.resume_at(session.session_id, 2, key, there, 9, life) is None
+    session.reading.looked({key})
+    session.reading.found = {(ID.bytes, 1): data(1)}
+    assert sessions.resume_at(session.session_id, 2, key, there, 9, life) is None
+    session.reading.found = {}
+    session.is_changing = True
+    assert sessions.resume_at(session.session_id, 2, key, there, 9, life) is None
+    session.is_changing = False
+    sessions.open(replace(request(0, 0, 1), replica_state=ReplicaState(*life)), {}, True, 0)
+    assert sessions.resume_at(session.session_id, 2, key, there, 9, life) is None, "out of order"
 
 
 def test_a_partition_that_is_forgotten_is_not_asked_for_though_it_is_watched() -> None:

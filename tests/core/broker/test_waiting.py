@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.purgatory import DelayedFetch
-from kafkalite.core.broker.waiting import Waiting
+from kafkalite.core.broker.waiting import KEPT_MAX, Waiting
+from kafkalite.core.log.values import MemoryRecords
+from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.types import TopicPartition
 
 HERE = TopicPartition("t", 0)
@@ -41,4 +44,56 @@ def test_what_is_appended_is_told_of_however_many_wait() -> None:
         await asyncio.sleep(0)
         assert told == ["early", "committed"]
 
+    asyncio.run(main())
+
+
+def test_the_last_batch_that_does_not_count_yet_is_kept_for_consumers() -> None:
+    """Of few partitions, and until it counts, another follows, or the partition is another's."""
+
+    def held(number: int) -> Any:
+        partition = Partition(TopicPartition("t", number), MagicMock(), MagicMock())
+        partition.log.high_watermark = 0
+        partition.watchers[MagicMock()] = None
+        return partition
+
+    def read(partition: Any, high_watermark: int) -> Any:
+        """What consumers find in memory once so much counts."""
+        partition.log.high_watermark = high_watermark
+        waiting.hold()
+        waiting.advanced(partition, 1)
+        lent = partition.fresh
+        waiting.settle()
+        assert partition.fresh is None
+        return lent
+
+    def append(partition: Any, batch: MemoryRecords | None) -> None:
+        waiting.hold()
+        waiting.grew(partition, 1, batch)
+        waiting.settle()
+
+    async def main() -> None:
+        nonlocal waiting
+        waiting = Waiting(Agenda(lambda: 0))
+        one, other, third = held(1), held(2), held(3)
+        first, second = MemoryRecords(b"a", 0, 1), MemoryRecords(b"b", 1, 2)
+        append(one, first)
+        assert read(one, 0) is None, "it does not count yet"
+        assert read(one, 1) is first
+        assert read(one, 1) is None
+        append(one, first)
+        append(one, second)
+        assert read(one, 1) is None, "only the last one is kept"
+        assert read(one, 2) is second
+        append(other, first)
+        append(other, None)  # a large one
+        assert read(other, 1) is None
+        append(third, first)
+        waiting.gone(third)
+        assert read(third, 1) is None
+        many = [held(number) for number in range(KEPT_MAX + 1)]
+        for each in many:
+            append(each, first)
+        assert [read(each, 1) for each in many] == [None] + [first] * KEPT_MAX
+
+    waiting: Any = None
     asyncio.run(main())
