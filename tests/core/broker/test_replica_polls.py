@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -264,6 +265,63 @@ def test_both_ways_tell_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatch,
     assert not all(frames), "and left"
 
 
+def fetched(
+    leader: Asked, session_id: int, epoch: int, positions: Mapping[int, tuple[int, int]]
+) -> Any:
+    """The answer to a follower in leader epoch 1, which asks for partitions: offset, last epoch."""
+    wanted = tuple(
+        FetchPartition(index, 1, offset, last_epoch, 0, partition_max_bytes=1 << 20)
+        for index, (offset, last_epoch) in positions.items()
+    )
+    request = FetchRequest(
+        replica_state=ReplicaState(2, 7), max_wait_ms=MINUTE_MS, min_bytes=1,
+        session_id=session_id, session_epoch=epoch,
+        topics=(FetchTopic("", placeholder(TOPIC), wanted),),
+    )  # fmt: skip
+    return leader.ask(ApiKey.FETCH, V, codec.encode(request, V))
+
+
+def produced(leader: Asked, index: int = 0) -> Any:
+    batch = encode(Columns([None], [b"v"], [NOW_MS]))
+    data = (TopicProduceData(TOPIC, (PartitionProduceData(index, batch),)),)
+    return leader.ask(ApiKey.PRODUCE, 7, codec.encode(ProduceRequest(None, -1, MINUTE_MS, data), 7))
+
+
+@pytest.mark.parametrize("event", ["another request", "another partition"])
+def test_what_happens_before_a_poll_is_parked_ends_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """The session goes on with another request, or another partition has news, in that turn."""
+
+    async def story() -> None:
+        async with both(tmp_path, monkeypatch) as (leader, _):
+            await Story((leader, leader), 1).lead()
+            begun = fetched(leader, 0, 0, {0: (0, -1), 1: (0, -1)})
+            produced(leader)
+            leader.service.settle()
+            assert begun.response is not None
+            (session,) = leader.broker.fetch_sessions._sessions.values()
+            there = {0: (1, 1)}
+            waits = fetched(leader, session.session_id, 1, there)
+            leader.service.settle()
+            assert isinstance(waits, ReplicaPoll), "the short way was taken"
+            if event == "another request":
+                last = fetched(leader, session.session_id, 2, there)
+            else:
+                produced(leader, 1)
+            leader.service.settle()
+            await asyncio.sleep(0)
+            response = waits.response
+            if event == "another request":
+                assert response.error_code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+                assert last.response is None
+                last.abandon()
+            else:
+                assert response is not None, "the other partition's batch is sent"
+
+    asyncio.run(story())
+
+
 def test_who_waits_for_a_follower_is_answered_before_the_leader_looks_what_to_send(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,19 +339,10 @@ def test_who_waits_for_a_follower_is_answered_before_the_leader_looks_what_to_se
             await told.lead()
 
             def fetch(offset: int, last_epoch: int, epoch: int, session_id: int = 0) -> Any:
-                wanted = FetchPartition(0, 1, offset, last_epoch, 0, partition_max_bytes=1 << 20)
-                request = FetchRequest(
-                    replica_state=ReplicaState(2, 7), max_wait_ms=MINUTE_MS, min_bytes=1,
-                    session_id=session_id, session_epoch=epoch,
-                    topics=(FetchTopic("", placeholder(TOPIC), (wanted,)),),
-                )  # fmt: skip
-                return leader.ask(ApiKey.FETCH, V, codec.encode(request, V))
+                return fetched(leader, session_id, epoch, {0: (offset, last_epoch)})
 
             def produce() -> Any:
-                batch = encode(Columns([None], [b"v"], [NOW_MS]))
-                data = (TopicProduceData(TOPIC, (PartitionProduceData(0, batch),)),)
-                asked = ProduceRequest(None, -1, MINUTE_MS, data)
-                return leader.ask(ApiKey.PRODUCE, 7, codec.encode(asked, 7))
+                return produced(leader)
 
             async def turn() -> None:
                 leader.service.settle()
