@@ -264,9 +264,9 @@ class FetchSessions:
         self, session_id: int, epoch: int, key: Key, wanted: FetchPartition, now_ms: int,
         replica: Replica,
     ) -> OpenFetch | None:  # fmt: skip
-        """The same for a follower that asks for another position of one partition, named by id, and
-        has nothing to learn of the others. None, and nothing is done, where it is more than that.
-        """
+        """The same for a follower's request that changes the position of one partition, which it
+        names by id, while no other partition of the session has news. None, and nothing is done,
+        for any other request."""
         session = self._sessions.get(session_id)
         if session is None or session.epoch != epoch or session.is_changing:
             return None
@@ -280,12 +280,7 @@ class FetchSessions:
             return None
         reading.unpark()
         reading.asked[key] = Asked(known.topic, known.topic_id, wanted)
-        del self._sessions[session_id]
-        self._sessions[session_id] = session
-        session.used_ms = reading.fetched_ms = now_ms
-        session.epoch = _after(epoch)
-        reading.confirmed()
-        return OpenFetch(reading, False, True, session, session.epoch)
+        return self._go_on(session, _after(epoch), {}, now_ms)  # the topic has a name
 
     def _find(
         self, session_id: int, epoch: int, by_id: bool, replica: Replica | None

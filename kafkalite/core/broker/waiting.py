@@ -135,8 +135,8 @@ class Waiting:
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
 
     def grew(self, partition: Partition, byte_count: int, fresh: MemoryRecords | None) -> None:
-        """The same for its followers, who read what does not count yet. `fresh` is kept, until it
-        counts, for consumers."""
+        """The same for the partition's followers, which also read records that do not count yet.
+        Consumers get the batch `fresh` from memory once it counts."""
         partition.grew(byte_count)
         kept = self._kept
         kept.pop(partition, None)
@@ -173,7 +173,7 @@ class Waiting:
     # -- answers
 
     def soon(self, act: Callable[[], None]) -> None:
-        """Calls `act` once the answers are sent that are due by now."""
+        """Calls `act` in the next turn of the loop, after the answers of this one."""
         self._loop.call_soon(act)
 
     def hold(self) -> None:

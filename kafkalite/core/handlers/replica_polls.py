@@ -1,14 +1,15 @@
-"""The short way of a follower's poll: its session, one partition that it has all of.         [D]
+"""The short way of a follower's poll, in a session, of one partition that it has in full. [D]
 
-    fetch ──> leader learns ──> who waited for that is answered ──> parked ──grew──> frame
+    fetch ──> position noted ──> answers to those who waited for it ──> parked ──grew──> frame
 
-A producer with acks=all waits for the fetches of all followers, which tell that its batch has come.
-So the leader takes note of a fetch and answers those who waited for it before it looks for anything
-to send to the follower. There is nothing to send while the follower has the whole log. The batch
-that it gets next becomes a frame without any message.
+A producer with acks=all waits for the fetches of all followers: each fetch proves that its follower
+has the batch. So the leader first notes the follower's position and sends the answers that waited
+for it, and parks the poll in the next turn of the loop. A follower that has the whole log misses
+nothing by that. Its next batch is sent as a frame, without a message.
 
-Answers and effects are those of the general way (`fetch`), which answers everything else: records
-that are there already, news of other partitions, errors, throttled replication, the deadline.
+Answers and effects are those of the general way (`fetch`). The general way answers everything else:
+records that are there already, news of other partitions, errors, throttled replication, polls
+whose time is up.
 
 Owns   nothing.
 Fails  as the general way does.
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 def replica_poll(
     broker: Broker, header: RequestHeader, follower: FollowerPoll, listener: str
 ) -> Any:
-    """A follower's poll that waits, or its answer. None, and nothing is done: it is another."""
+    """A pending answer to a follower's poll, or the answer. None, and nothing is done, for a poll
+    that must go the general way."""
     session_id, epoch, max_wait_ms, *_, topic, index, leader_epoch, offset, size = follower.fields
     if topic is None or max_wait_ms <= 0:
         return None
@@ -54,8 +56,8 @@ def replica_poll(
     )
     if opened is None:
         return None
-    waits = ReplicaPoll(broker, header, listener, follower, opened, wanted, now_ms)
-    return waits if waits.begin() else waits.general_answer(now_ms, notes_followers=True)
+    poll = ReplicaPoll(broker, header, listener, follower, opened)
+    return poll if poll.begin() else poll.general_answer(now_ms, notes_followers=True)
 
 
 class ReplicaPoll(Pending[Any]):
@@ -76,31 +78,24 @@ class ReplicaPoll(Pending[Any]):
     )
 
     def __init__(
-        self,
-        broker: Broker,
-        header: RequestHeader,
-        listener: str,
-        follower: FollowerPoll,
+        self, broker: Broker, header: RequestHeader, listener: str, follower: FollowerPoll,
         opened: OpenFetch,
-        wanted: FetchPartition,
-        now_ms: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
+        """`opened` is the session with the follower's new position."""
         super().__init__()
-        self._broker = broker
-        self._header = header
-        self._listener = listener
-        self._follower = follower
-        self._min_bytes: int = follower.fields[3]
-        self._opened = opened
-        self._wanted = wanted
-        self._key: Key = follower.fields[6], wanted.partition  # as the session calls the partition
+        fields, reading = follower.fields, opened.reading
+        self._broker, self._header, self._listener = broker, header, listener
+        self._follower, self._opened = follower, opened
+        self._key: Key = fields[6], fields[7]  # the partition, as the session calls it
+        self._wanted = reading.asked[self._key].partition
         self._partition: Partition | None = None
-        self._deadline_ms = now_ms + follower.fields[2]
-        self._bytes_missing: int = self._min_bytes
+        self._deadline_ms = reading.fetched_ms + fields[2]
+        self._min_bytes: int = fields[3]
+        self._bytes_missing: int = fields[3]
 
     def begin(self) -> bool:
-        """The leader learns that the follower has the whole log. Once those are answered who waited
-        for that, it waits itself. False, and nothing is done, if there is more to say."""
+        """Notes the follower's position in the leader; `_park` follows in the loop's next turn.
+        False, and nothing is done, if the follower lacks records or the general way must answer."""
         broker, wanted, opened = self._broker, self._wanted, self._opened
         topic, topic_id, _ = opened.reading.asked[self._key]
         partition = None if topic is None else broker.partitions.find(topic, wanted.partition)
@@ -142,7 +137,7 @@ class ReplicaPoll(Pending[Any]):
         reading.park(self, self._broker.waiting.complete)
 
     def advance(self, key: TopicPartition, high_watermark: int, bytes_added: int) -> bool:
-        """Whether enough has come."""
+        """Whether the log has grown by the least number of bytes that the follower asks for."""
         self._bytes_missing -= bytes_added
         return self._bytes_missing <= 0
 
@@ -151,7 +146,7 @@ class ReplicaPoll(Pending[Any]):
         return False
 
     def token(self) -> None:
-        """Enough has come, the time is up, or another request goes on with the session."""
+        """The log has grown, the poll's time is up, or a later request uses the session."""
         if self.is_abandoned:  # after the event, before its turn
             return
         frame = None if self._opened.is_superseded else self._frame()
@@ -170,7 +165,7 @@ class ReplicaPoll(Pending[Any]):
     # -- answering
 
     def _frame(self) -> Framed | None:
-        """The answer with the next batch; None if it needs more than that."""
+        """The answer with the next batch; None if the general way must answer."""
         broker, partition, wanted = self._broker, self._partition, self._wanted
         opened, key = self._opened, self._key
         reading, session = opened.reading, opened.session
@@ -204,9 +199,9 @@ class ReplicaPoll(Pending[Any]):
         )
 
     def _go_on_generally(self) -> None:
-        """Completes with the general answer, which may wait for the rest of the time."""
+        """Completes with the general way's answer, which may wait until the deadline."""
         broker, opened = self._broker, self._opened
-        if opened.is_superseded:  # the other request looks at the partitions
+        if opened.is_superseded:  # the later request reads the partitions
             self.complete(broker.fetch_sessions.answer(opened, broker.monotonic_ms))
             return
         opened.reading.unpark()

@@ -181,8 +181,8 @@ class Follower:
         return NOTHING
 
     def merely_appends(self, asked: Position, log: FollowedLog) -> bool:
-        """Whether of an answer without an error, with the batch at the offset `asked`, nothing
-        follows but that the batch is appended: `answered` would say no more."""
+        """Whether an answer without an error, whose batch begins at the offset `asked`, leads to an
+        append and to no other effect, as `answered` would find."""
         return (
             self.phase is FollowerPhase.FETCHING
             and self.rests_until_ms is None

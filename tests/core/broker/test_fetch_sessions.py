@@ -243,7 +243,7 @@ def test_a_follower_confirms_its_leader_by_the_answers_that_it_has_had() -> None
 
 
 def test_a_follower_that_asks_for_one_position_goes_on_as_with_any_request() -> None:
-    """Where there is more to it, nothing is done, and the request is opened as usual."""
+    """`resume_at` changes nothing for other requests, and the caller opens them as usual."""
     life, other_life = Replica(2, 7), Replica(2, 8)
     key, there = (ID.bytes, 0), FetchPartition(0, 1, fetch_offset=5, last_fetched_epoch=1)
 

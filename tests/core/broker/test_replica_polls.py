@@ -1,4 +1,4 @@
-"""A follower's poll goes the short way or the general one: what anybody is told is the same."""
+"""Followers, producers and consumers get the same answers by the short way and the general way."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Story:
             self.waiting.append((self.pair[0].request, held[0], held[1], of_follower))
         else:
             assert one == other, body
-            self.tell(one, of_follower=of_follower)
+            self.receive(one, of_follower=of_follower)
         if self.random.random() < 0.7:  # else more happens in the same turn of the loop
             await self.settle()
 
@@ -115,11 +115,11 @@ class Story:
             if told[0] is None:
                 left.append((event, one, other, of_follower))
             else:
-                self.tell(told[0], of_follower=of_follower)
+                self.receive(told[0], of_follower=of_follower)
         self.waiting = left
         assert self.state(self.pair[0]) == self.state(self.pair[1])
 
-    def tell(self, answer: bytes | str, *, of_follower: bool) -> None:
+    def receive(self, answer: bytes | str, *, of_follower: bool) -> None:
         """The follower appends what it is sent."""
         assert isinstance(answer, bytes)
         self.answered.append(answer)
@@ -215,7 +215,9 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_both_ways_tell_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_both_ways_give_the_same_answers(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     frames = list[bool]()
     framed = ReplicaPoll._frame
     now_ms = 0
@@ -288,10 +290,10 @@ def produced(leader: Asked, index: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("event", ["another request", "another partition"])
-def test_what_happens_before_a_poll_is_parked_ends_it(
+def test_a_poll_is_not_parked_after_news_in_the_same_turn(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
-    """The session goes on with another request, or another partition has news, in that turn."""
+    """A later request uses the session, or another partition has grown."""
 
     async def story() -> None:
         async with both(tmp_path, monkeypatch) as (leader, _):
@@ -322,10 +324,10 @@ def test_what_happens_before_a_poll_is_parked_ends_it(
     asyncio.run(story())
 
 
-def test_who_waits_for_a_follower_is_answered_before_the_leader_looks_what_to_send(
+def test_requests_that_wait_for_a_follower_are_answered_before_its_poll_is_parked(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a consumer gets the batch that the producer waits for from memory."""
+    """Consumers get the batch that the producer waits for from memory."""
     reads = list[int]()
     read = ReadableLog.read
 

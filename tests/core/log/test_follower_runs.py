@@ -182,7 +182,7 @@ def test_the_batch_that_comes_next_is_appended_as_it_is(
     assert read_all(log) == read_all(twin)
 
 
-def test_whatever_else_a_leader_sends_is_left_to_the_general_way(
+def test_append_next_refuses_any_other_bytes(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory, segment_bytes=300)

@@ -187,7 +187,7 @@ def test_answers_that_come_too_late_are_dropped() -> None:
     assert follower.answered(position, answer, log, 0).effects == (), "the epoch is another"
 
 
-def test_what_merely_appends_is_what_an_answer_with_the_next_batch_does() -> None:
+def test_an_answer_with_the_next_batch_merely_appends() -> None:
     log = Log(10, [(7, 0)], 2)
     follower, position = following(log)
     assert follower.merely_appends(position, log)
@@ -197,7 +197,7 @@ def test_what_merely_appends_is_what_an_answer_with_the_next_batch_does() -> Non
 
 
 @pytest.mark.parametrize("changed", ["leader", "epoch", "end", "wrote", "start", "rests", "fenced"])
-def test_anything_else_is_left_to_the_machine(changed: str) -> None:
+def test_no_other_answer_merely_appends(changed: str) -> None:
     log = Log(10, [(7, 0)], 2)
     follower, position = following(log)
     match changed:
