@@ -22,9 +22,9 @@ import hypothesis
 import pytest
 from hints import without_hint
 
-from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
 from kafkalite.embedded import READY, EmbeddedBroker
 from kafkalite.embedded_zookeeper import ZooKeeper
+from kafkalite.testing.turns import MeasuredLoop, Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -275,9 +275,9 @@ def run_measured() -> Callable[..., None]:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         async def measured() -> None:
-            turns = turns_of(asyncio.get_running_loop())
-            assert turns is not None
-            await main(turns)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, MeasuredLoop)
+            await main(loop.turns)
 
         with asyncio.Runner(loop_factory=lambda: MeasuredLoop(clock)) as runner:
             runner.run(measured())

@@ -23,12 +23,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kafkalite.cli import say_which_codec
+from kafkalite.cli.event_loop import measured_lag, new_event_loop
 from kafkalite.cli.options import examples, parse_pairs, program
 from kafkalite.cli.output import to_json
 from kafkalite.cli.server_log import (
@@ -161,7 +163,6 @@ class _Wanted:
 
 def _serve(wanted: _Wanted, overrides: dict[str, str]) -> None:
     from kafkalite.cli.server_settings import read_settings
-    from kafkalite.core.broker.turns import MeasuredLoop
 
     given = read_settings(wanted.config, wanted.listen, overrides)
     for note in given.notes:
@@ -174,7 +175,7 @@ def _serve(wanted: _Wanted, overrides: dict[str, str]) -> None:
         data_dir = wanted.data_dir or given.log_dir
         if data_dir is None:
             raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
-        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        with asyncio.Runner(loop_factory=partial(new_event_loop, log.warning)) as runner:
             runner.run(_run(wanted, data_dir, given.values))
     except ConfigError as error:
         raise given.located(error) from error
@@ -245,7 +246,7 @@ async def _is_given_up(starting: asyncio.Task[Node], stop: _Stop) -> bool:
 @contextmanager
 def _signs_of_life(node: Node, *, watchdog: bool) -> Iterator[None]:
     """While the broker serves, whoever watches it hears of that."""
-    with ExitStack() as stack:
+    with measured_lag(node.broker.metrics), ExitStack() as stack:
         if watchdog:
             stack.enter_context(watched(node.broker.config["zookeeper.session.timeout.ms"] / 1000))
         stack.enter_context(told_to_service_manager(os.environ))

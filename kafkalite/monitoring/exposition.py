@@ -96,12 +96,12 @@ def _totals(counters: BrokerMetrics) -> Iterator[Metric]:
     yield connections
     for name, words in {"batches_in": "Batches appended by producers.", **TOPIC_COUNTERS}.items():
         yield CounterMetricFamily(f"kafkalite_{name}", words, getattr(counters, name))
-    if counters.loop_turns is not None:
-        turns = HistogramMetricFamily(
-            "kafkalite_loop_turn_seconds", "One turn of the broker's event loop."
+    if counters.loop_lag is not None:
+        lag = HistogramMetricFamily(
+            "kafkalite_loop_lag_seconds", "How late the broker's event loop runs what is due."
         )
-        turns.add_metric([], _buckets(counters.loop_turns), counters.loop_turns.sum_s)
-        yield turns
+        lag.add_metric([], _buckets(counters.loop_lag), counters.loop_lag.sum_s)
+        yield lag
 
 
 def _apis(apis: Mapping[str, ApiMetrics]) -> Iterator[Metric]:

@@ -287,7 +287,15 @@ def test_metrics_and_health_say_where_they_are(tmp_path: Path) -> None:
             assert json.load(response)["status"] == "ready"
         with urlopen(f"{url}/metrics", timeout=20) as response:
             page = response.read().decode()
-        assert "kafkalite_loop_turn_seconds_count" in page
+        assert "kafkalite_loop_lag_seconds_count" in page
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.7)
+        process.send_signal(signal.SIGCONT)
+        with urlopen(f"{url}/metrics", timeout=20) as response:
+            page = response.read().decode()
+        lag = dict(line.rsplit(" ", 1) for line in page.splitlines() if "loop_lag_seconds" in line)
+        punctual = float(lag['kafkalite_loop_lag_seconds_bucket{le="0.5"}'])
+        assert punctual < float(lag["kafkalite_loop_lag_seconds_count"])
         process.terminate()
         assert process.wait(20) == 0
     with started("server", "start", *arguments) as process:

@@ -33,7 +33,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def counters() -> BrokerMetrics:
-    broker = BrokerMetrics(connections_accepted=3, loop_turns=Histogram())
+    broker = BrokerMetrics(connections_accepted=3, loop_lag=Histogram())
     produce = broker.of(ApiKey.PRODUCE)
     produce.requests = 5
     produce.errors[ErrorCode.NOT_LEADER_OR_FOLLOWER] += 2
@@ -58,12 +58,12 @@ def samples(text: str) -> Samples:
 
 def test_the_counters_are_on_the_page() -> None:
     broker = counters()
-    assert broker.loop_turns is not None
-    broker.loop_turns.observe(0.2)
+    assert broker.loop_lag is not None
+    broker.loop_lag.observe(0.2)
     found = samples(page(broker))
-    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.1"),)] == 0
-    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.25"),)] == 1
-    assert found["kafkalite_loop_turn_seconds_sum", ()] == 0.2
+    assert found["kafkalite_loop_lag_seconds_bucket", (("le", "0.1"),)] == 0
+    assert found["kafkalite_loop_lag_seconds_bucket", (("le", "0.25"),)] == 1
+    assert found["kafkalite_loop_lag_seconds_sum", ()] == 0.2
     api = ("api", "PRODUCE")
     assert found["kafkalite_partitions", ()] == 9
     assert found["kafkalite_connections_total", (("outcome", "accepted"),)] == 3
@@ -80,8 +80,8 @@ def test_the_counters_are_on_the_page() -> None:
     assert found["kafkalite_topic_bytes_out_total", topic] == 300
 
 
-def test_a_loop_that_measures_no_turns_has_no_histogram() -> None:
-    assert "loop_turn" not in page(BrokerMetrics())
+def test_a_loop_whose_lag_is_not_measured_has_no_histogram() -> None:
+    assert "loop_lag" not in page(BrokerMetrics())
 
 
 def test_topics_and_lags_are_on_the_page_and_those_left_out_are_counted() -> None:

@@ -470,7 +470,7 @@ def test_the_page_has_the_brokers_counters(broker: EmbeddedBroker) -> None:
     assert found["kafkalite_partitions", ()] >= 1
     assert found["kafkalite_requests_total", (("api", "METADATA"),)] >= 1
     assert found["kafkalite_request_seconds_count", (("api", "LIST_OFFSETS"),)] >= 1
-    assert found["kafkalite_loop_turn_seconds_count", ()] >= 1
+    assert found["kafkalite_loop_lag_seconds_count", ()] >= 1
 
 
 def test_who_it_is(broker: EmbeddedBroker) -> None:

@@ -40,7 +40,6 @@ from kafkalite.core.broker.refused_batches import RefusedBatches
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
 from kafkalite.core.broker.survey import Survey
-from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.verifying import ClusterVerifier
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
@@ -133,8 +132,6 @@ class Broker:
         self._computing = computing
         self._loop = asyncio.get_running_loop()
         self._survey: asyncio.Future[Survey] | None = None  # under way
-        if (turns := turns_of(self._loop)) is not None:
-            self.metrics.loop_turns = turns.histogram
         self._image = image
         self._whole_image = image  # in force in all its parts; `_image` may be a newer one
         self._random = random

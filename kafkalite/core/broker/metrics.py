@@ -108,7 +108,7 @@ class BrokerMetrics:
     records_in: int = 0
     bytes_in: int = 0  # of batches appended by producers
     bytes_out: int = 0  # of batches given to consumers
-    loop_turns: Histogram | None = None  # of the broker's event loop, where it measures them
+    loop_lag: Histogram | None = None  # of the event loop, where the process measures it
 
     def of(self, key: ApiKey) -> ApiMetrics:
         """The counters of one API."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.broker.turns import Turns
 from kafkalite.core.handlers import configs
 from kafkalite.core.handlers import produce as produce_module
 from kafkalite.core.handlers.configs import describe_configs
@@ -52,6 +51,7 @@ from kafkalite.core.protocol.produce import (
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.types import Columns, RequestContext
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.turns import Turns
 
 Start = Any
 PRODUCE_V = 9

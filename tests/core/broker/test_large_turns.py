@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pytest
 
-from kafkalite.core.broker.turns import Turns
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.transactions import (
     AddPartitionsToTxnRequest,
@@ -19,6 +18,7 @@ from kafkalite.core.protocol.transactions import (
     InitProducerIdRequest,
 )
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.turns import Turns
 
 MANY: Final = 10_000  # partitions of one topic
 TURN_YARDSTICKS: Final = 6  # some 20 ms of the processor

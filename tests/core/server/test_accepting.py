@@ -12,6 +12,8 @@ import pytest
 from kafkalite.core.server import accepting
 from kafkalite.core.server.accepting import Acceptor
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 class Greeting(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from kafkalite.core.server.binding import bind_all
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 def bound(host: str, port: int = 0) -> list[tuple[str, int]]:
     async def story() -> list[tuple[str, int]]:

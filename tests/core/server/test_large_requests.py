@@ -19,6 +19,8 @@ from kafkalite.core.protocol.groups import HeartbeatRequest
 from kafkalite.core.server import server as server_module
 from kafkalite.errors import UnanswerableError
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 def large(size: int) -> bytes:
     """A Produce request of `size` bytes, most of them the client's id and what follows it."""

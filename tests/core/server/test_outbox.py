@@ -17,6 +17,8 @@ from kafkalite.core.log import cold
 from kafkalite.core.server import outbox as outboxes
 from kafkalite.core.server.outbox import HELD_BYTES_MAX, SENDFILE_BYTES_MAX, Outbox
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 class Transport:
     """Takes all that it is given."""

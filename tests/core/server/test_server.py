@@ -32,6 +32,8 @@ from kafkalite.core.server.server import CONNECTIONS_PER_TURN, Server
 from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import ErrorCode
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 def test_answers_come_in_order_also_when_one_must_wait() -> None:
     async def story() -> None:

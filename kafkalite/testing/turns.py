@@ -1,4 +1,4 @@
-"""How long the turns of an event loop take.                                                [IO]
+"""How long the turns of an event loop take, for tests of what must not hold it.             [IO]
 
     select returns ──> callbacks, one after another ──> select is called again
                     └────────── one turn: other callbacks wait for its end ──┘
@@ -6,20 +6,16 @@
 Owns   the loop's selector, in which both ends of a turn are seen; the callbacks cost nothing more.
 Never  changes when or in which order anything runs. A turn costs it some 0.7 µs.
 Fails  never.
-Source asyncio.BaseEventLoop._run_once; measured with `time.perf_counter` unless another is given.
+Source asyncio.BaseEventLoop._run_once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
-
-from kafkalite.core.broker.metrics import LATENCY_BOUNDS_S, Histogram
 
 Clock = Callable[[], float]
 
@@ -32,12 +28,11 @@ class Watch:
 
 
 class Turns:
-    """The turns of one loop: all of them as a histogram, and the longest of a while."""
+    """The turns of one loop, and the longest of a while."""
 
-    __slots__ = ("_began_s", "_clock", "_longest_s", "histogram")
+    __slots__ = ("_began_s", "_clock", "_longest_s")
 
     def __init__(self, clock: Clock) -> None:
-        self.histogram = Histogram()
         self._clock = clock
         self._began_s = clock()
         self._longest_s = 0.0
@@ -48,12 +43,7 @@ class Turns:
 
     def end(self) -> None:
         """The turn has ended."""
-        seconds = self._clock() - self._began_s
-        histogram = self.histogram
-        histogram.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        histogram.sum_s += seconds
-        if seconds > self._longest_s:
-            self._longest_s = seconds
+        self._longest_s = max(self._longest_s, self._clock() - self._began_s)
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
@@ -89,13 +79,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 class MeasuredLoop(asyncio.SelectorEventLoop):
-    """An event loop that measures its turns: `asyncio.Runner(loop_factory=MeasuredLoop)`."""
+    """An event loop that measures its turns with `clock`, in seconds."""
 
-    def __init__(self, clock: Clock = perf_counter) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.turns = Turns(clock)
         super().__init__(_Selector(self.turns))
-
-
-def turns_of(loop: asyncio.AbstractEventLoop) -> Turns | None:
-    """The turns of `loop`; None where it does not measure them."""
-    return loop.turns if isinstance(loop, MeasuredLoop) else None

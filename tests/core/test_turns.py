@@ -1,4 +1,4 @@
-"""Turns of an event loop: each is counted once, and the longest of a block is found."""
+"""Turns of an event loop: the longest of a block is found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kafkalite.core.broker.turns import Turns, turns_of
+from kafkalite.testing.turns import Turns
 
 
 class Clock:
@@ -22,16 +22,15 @@ class Clock:
         self.now_s += seconds
 
 
-def test_each_turn_falls_into_its_bucket_and_waiting_is_no_turn() -> None:
+def test_the_longest_turn_is_found_and_waiting_is_no_turn() -> None:
     turns = Turns(clock := Clock())
-    for seconds in (0.125, 0.125, 3.0):
-        turns.begin()
-        clock.work(seconds)
-        turns.end()
-        clock.work(60)  # nothing is ready
-    assert turns.histogram.count == 3
-    assert turns.histogram.sum_s == 3.25
-    assert turns.histogram.counts[10] == 2
+    with turns.watch() as watch:
+        for seconds in (0.125, 3.0, 0.125):
+            turns.end()
+            clock.work(60)  # nothing is ready
+            turns.begin()
+            clock.work(seconds)
+    assert watch.longest_s == 3
 
 
 def test_a_watch_sees_its_own_block_alone(run_measured: Callable[..., Any]) -> None:
@@ -66,23 +65,3 @@ def test_callbacks_that_are_ready_together_are_one_turn(run_measured: Callable[.
         assert watch.longest_s == 4
 
     run_measured(main, clock)
-
-
-def test_a_loop_that_measures_nothing_has_no_turns() -> None:
-    async def main() -> None:
-        assert turns_of(asyncio.get_running_loop()) is None
-
-    asyncio.run(main())
-
-
-def test_a_broker_counts_the_turns_of_its_loop(
-    run_measured: Callable[..., Any], start: Callable[..., Any]
-) -> None:
-    async def main(turns: Turns) -> None:
-        async with start() as running:
-            assert running.broker.metrics.loop_turns is turns.histogram
-            before = turns.histogram.count
-            await (await running.connect()).create("t")
-            assert turns.histogram.count > before
-
-    run_measured(main)
