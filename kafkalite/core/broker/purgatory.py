@@ -20,7 +20,9 @@ K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 CAPACITY: Final = 100_000
-STALE_MAX: Final = 1_024  # finished operations that the heap may hold beyond the live ones
+# Finished operations that the heap may hold beyond the live ones, with their answers: with more of
+# them, each new one is made where the processor's caches have nothing.
+STALE_MAX: Final = 32
 
 
 class Operation(Protocol[K_contra]):
