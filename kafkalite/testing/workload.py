@@ -46,8 +46,8 @@ PATIENCE_SECONDS: Final = 1_800
 SESSION_MS: Final = 2_000
 TRANSACTION_MS: Final = 5_000
 NEVER_MS: Final = 10**7
-# Until markers are written: a leader waits for the controller's answer for 15 s at the most.
-STABLE_SECONDS: Final = 40
+# Until markers are written: a leader asks the controller again after 5 s without an answer.
+STABLE_SECONDS: Final = 20
 
 PROGRAMS: Final = ("produce", "produce", "transact", "consume", "consume", "read", "look")
 Program = Callable[[str], Coroutine[Any, Any, None]]

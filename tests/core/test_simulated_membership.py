@@ -12,9 +12,10 @@ from kafkalite.belonging import Belonging
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.broker.broker import Broker
+from kafkalite.core.broker.membership import ALTER_MS
 from kafkalite.core.broker.term import answered
 from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest, AlterPartitionRequest
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, CoordinationUnavailable, ErrorCode
@@ -241,6 +242,31 @@ def test_a_question_to_the_controller_is_answered_whatever_goes_wrong(
         codes = [each.error_code for each in getattr(answer, "topics", [answer])]
         assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
     monkeypatch.undo()
+
+
+def test_a_leader_asks_again_where_the_answer_of_the_controller_is_lost(place: Place) -> None:
+    """The connection on which it was to come is dead, and nobody hears of that."""
+    place.agree()
+    controller = place.controller()
+    asker = next(node_id for node_id in (1, 2, 3) if node_id != controller)
+    host, node = place.brokers[asker].host, place.brokers[asker].node
+    assert host is not None
+    assert node is not None
+
+    async def ask() -> ErrorCode:
+        request = AlterPartitionRequest(asker, place.epoch(asker))
+        answer = await answered(node.broker.control(request))
+        code: ErrorCode = answer.error_code
+        return code
+
+    assert place.result(host, ask(), within_seconds=1) is ErrorCode.NONE
+    names = place.brokers[controller].name, place.brokers[asker].name
+    place.world.network.cut(*names, loses=True)
+    place.world.network.heal([names])
+    lost = place.result(host, ask(), within_seconds=ALTER_MS / 1000 + 1)
+    assert lost is ErrorCode.REQUEST_TIMED_OUT
+    assert place.result(host, ask(), within_seconds=1) is ErrorCode.NONE
+    place.agree()
 
 
 def test_without_coordination_records_go_on_and_decisions_wait(place: Place) -> None:

@@ -42,6 +42,7 @@ from kafkalite.core.peers.channel import Address, Peers, refused
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.peers import (
+    AlterPartitionRequest,
     ControlledShutdownRequest,
     FollowMetadataRequest,
     FollowMetadataResponse,
@@ -64,6 +65,7 @@ log: Final = logging.getLogger(__name__)
 FOLLOW_MS: Final = 2_000  # a request for metadata waits so long at the controller
 SILENCE_MS: Final = 2_000  # beyond it the controller is taken for dead, and asked again
 CONTROL_MS: Final = 15_000  # for a request that the controller's broker answers
+ALTER_MS: Final = 5_000  # the same for AlterPartition: its leader asks again, by another connection
 RETRY_SECONDS: Final = 0.1  # between attempts to reach the controller, or the coordination
 REGISTER_SECONDS: Final = 60.0  # for an earlier session of the same broker to end
 JOIN_SECONDS: Final = 60.0  # until the first metadata
@@ -185,7 +187,8 @@ class Membership:
             self._spawn(self._complete(pending, request, ask))
             return pending
         if from_peer is None and isinstance(request, Request) and self._controller_at is not None:
-            ask = partial(self._ask, request, "control", CONTROL_MS)
+            timeout_ms = ALTER_MS if isinstance(request, AlterPartitionRequest) else CONTROL_MS
+            ask = partial(self._ask, request, "control", timeout_ms)
             self._spawn(self._complete(pending, request, ask))
             return pending
         words = f"broker {self._broker.node_id} is not the controller"
