@@ -14,7 +14,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol, TypeVar
@@ -44,8 +44,9 @@ class LocalEngine:
         workers, others = min(self.processes, len(items)), set(active_children())
         context = get_context("spawn")
         with ProcessPoolExecutor(workers, context, end_with_parent) as pool:
-            running = [pool.submit(task, item) for item in items]
+            running: list[Future[R]] = []
             try:
+                running.extend(pool.submit(task, item) for item in items)  # starts the workers
                 for done in as_completed(running):
                     yield done.result()
             except BaseException:

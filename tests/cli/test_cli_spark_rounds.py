@@ -18,6 +18,7 @@ import pytest
 
 from kafkalite.cli.spark_rounds import TRIES_MAX, Rounds, Signals, may_pass
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, SerdeError
+from kafkalite.warehouse.engines import LocalEngine
 from kafkalite.warehouse.workspace import TableHeld, Workspace
 
 Run = Callable[..., Any]
@@ -126,6 +127,20 @@ def test_workers_end_with_their_command(number: signal.Signals) -> None:
             worker.kill()
         assert not alive
         assert gone
+
+
+class Interrupted(list[float]):
+    """The user's Ctrl-C comes once the first worker has started."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_while_workers_start_ends_those_that_have() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(LocalEngine(2).run(time.sleep, Interrupted([1_000.0, 1_000.0])))
 
 
 class Failing:

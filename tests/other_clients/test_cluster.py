@@ -114,11 +114,14 @@ class Place:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, **PATIENT})
+        # librdkafka asks the broker that it used last, and a silent one until this time is up.
+        config = {"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, **PATIENT}
+        self.admin = AdminClient(config)
 
     def create(self, topic: str) -> None:
         new = NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
-        self.admin.create_topics([new])[topic].result(SECONDS_MAX)
+        creating = self.admin.create_topics([new], request_timeout=SECONDS_MAX)
+        creating[topic].result(SECONDS_MAX)
         until(lambda: self.is_whole(topic))
 
     def leaders(self, topic: str) -> dict[int, int]:
