@@ -28,7 +28,7 @@ from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import KafkaliteError
+from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
 from kafkalite.testing.checkers import (
     Commit,
     CommittedOffset,
@@ -290,9 +290,14 @@ class Workload:
         await asyncio.sleep(self._random.random() * seconds_max)
 
     async def make_topic(self) -> None:
-        """Makes the topic, if it is not there."""
+        """Makes the topic, if the controller does not have it: others may not know yet that it was
+        deleted."""
         async with self._client() as client, Admin(client) as admin:
-            await admin.create_missing_topics([self._new_topic])
+            try:
+                await admin.create_topics([self._new_topic])
+            except ApiError as error:
+                if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
 
     async def _send(
         self,

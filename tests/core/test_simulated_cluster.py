@@ -56,6 +56,13 @@ def test_a_history_waits_for_leaders_that_wait_for_the_controller() -> None:
 
 
 @pytest.mark.slow
+def test_a_deleted_topic_is_made_again_though_a_broker_has_not_heard_of_its_end() -> None:
+    """That broker has no connection to the controller for four seconds. Asked for the topic, it
+    said that nothing was to be made, and a producer waited for the topic without end."""
+    assert lived(131394, 10, has_racks=False).violations == []
+
+
+@pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]
