@@ -17,6 +17,7 @@ from kafkalite.cli.output import emit, print_json, print_table
 from kafkalite.errors import SerdeError, TopologyError
 
 if TYPE_CHECKING:
+    from kafkalite.serde.registry_log import LogRegistry
     from kafkalite.streams import Streams
     from kafkalite.streams.dead_letters import Letter, Replayed
 
@@ -72,7 +73,12 @@ def show_letter(streams: Streams, servers: str, where: str, *, json: bool) -> No
     partition, _, offset = where.partition(":")
     if not (partition.isdigit() and offset.isdigit()):
         raise TopologyError(f"expected PARTITION:OFFSET of a letter, got {where!r}")
+    from kafkalite.serde.registry_log import LogRegistry
+
     letter = asyncio.run(_find(streams, servers, int(partition), int(offset)))
+    with LogRegistry(servers) as registry:  # not opened before a serde asks it
+        key = _decoded(streams, letter, registry, is_key=True)
+        value = _decoded(streams, letter, registry, is_key=False)
     document = {
         "topic": letter.topic,
         "partition": letter.partition,
@@ -81,16 +87,16 @@ def show_letter(streams: Streams, servers: str, where: str, *, json: bool) -> No
         "message": letter.story.get("message", ""),
         "replays": letter.replays,
         "timestamp": letter.timestamp,
-        "key": _decoded(streams, letter, is_key=True),
-        "value": _decoded(streams, letter, is_key=False),
+        "key": key,
+        "value": value,
         "headers": [[name, repr(data)] for name, data in letter.headers],
         "stacktrace": letter.story.get("stacktrace", ""),
     }
     if json:
         print_json(document)
         return
-    for name, value in document.items():
-        emit(f"{name + ':':<12}{value}")
+    for name, content in document.items():
+        emit(f"{name + ':':<12}{content}")
 
 
 async def _find(streams: Streams, servers: str, partition: int, offset: int) -> Letter:
@@ -104,7 +110,7 @@ async def _find(streams: Streams, servers: str, partition: int, offset: int) -> 
     raise TopologyError(f"there is no letter at {partition}:{offset}")
 
 
-def _decoded(streams: Streams, letter: Letter, *, is_key: bool) -> str:
+def _decoded(streams: Streams, letter: Letter, registry: LogRegistry, *, is_key: bool) -> str:
     """Key or value as the topology reads it, else its bytes."""
     from kafkalite.serde.serde import SerdeContext
     from kafkalite.streams.local.compile import compile_topology
@@ -114,7 +120,7 @@ def _decoded(streams: Streams, letter: Letter, *, is_key: bool) -> str:
         if (source := sub.source_of(letter.topic)) is not None:
             serde = source.key if is_key else source.value
             try:
-                codec = serde.open(SerdeContext(None, is_key, as_dicts=True))
+                codec = serde.open(SerdeContext(registry, is_key, as_dicts=True))
                 return repr(codec.deserialize(letter.topic, [data])[0])
             except (SerdeError, TopologyError):
                 break

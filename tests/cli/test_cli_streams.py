@@ -165,6 +165,31 @@ def test_dead_letters_are_counted_shown_and_replayed(
     assert kafkalite_streams("dlq", "replay", str(path), "--json").json["replayed_before"] == 1
 
 
+def test_a_dead_letter_of_avro_is_shown_with_the_schema_that_wrote_it(
+    kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    made = make_topic(1)
+    dead = f"{made}-dead"
+    kafkalite("topics", "create", dead)
+    schema, path = tmp_path / "schema.avsc", tmp_path / "app.py"
+    schema.write_text(SCHEMA)
+    written = ("produce", made, "--value", "avro", "--schema", str(schema))
+    kafkalite(*written, stdin=b'{"amount": 17}\n')
+    kafkalite("produce", made, stdin=b"not Avro\n")
+    path.write_text(
+        "from kafkalite.streams import Streams, avro\n"
+        f'app = Streams("app-of-{made}", value=avro(), on_error="dlq", '
+        f'dead_letter_topic="{dead}")\n'
+        f'app.stream("{made}").for_each(lambda order: order["number"])\n'
+    )
+    kafkalite_streams("run", str(path), "--until-caught-up")
+    shown = [
+        kafkalite_streams("dlq", "show", str(path), where, "--json").json
+        for where in ("0:0", "0:1")
+    ]
+    assert [letter["value"] for letter in shown] == ["{'amount': 17}", "b'not Avro'"]
+
+
 def test_no_address_where_one_is_given_starts_no_broker(
     kafkalite_streams: Run, tmp_path: Path
 ) -> None:
