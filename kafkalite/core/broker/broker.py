@@ -127,7 +127,9 @@ class Broker:
         self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.selects_replicas = bool(config["replica.selector.class"])
-        self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
+        self.fetch_sessions = FetchSessions(
+            config[FETCH_SESSION_SLOTS], random, lambda node_id: node_id in self._image.brokers
+        )
         self._threads = threads
         self._computing = computing
         self._loop = asyncio.get_running_loop()

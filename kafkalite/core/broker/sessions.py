@@ -13,7 +13,7 @@ end, so that the others come first the next time that `max_bytes` does not suffi
 When all slots are taken a new session gets one of a session that was not used for EVICTION_MS;
 else of the smallest among those older than EVICTION_MS, if it has no more partitions than the new
 one. If there is none the reader goes on without a session. Sessions of followers go only where they
-were not used for so long, and begin even if there is no slot.
+were not used for so long, and begin even if there is no slot, if their broker is registered.
 
 A broker whose followers fetch has one session at a time, but uses several connections: a request
 that it has given up may come after later ones, with older positions, which their leaders note. Once
@@ -152,11 +152,13 @@ class OpenFetch(NamedTuple):
 
 
 class FetchSessions:
-    """The sessions of one broker, `slots_max` at the most."""
+    """The sessions of one broker, `slots_max` at the most and those of followers. `is_broker`:
+    whether a broker of that id is registered; any client can say that it is one."""
 
-    def __init__(self, slots_max: int, random: Random) -> None:
+    def __init__(self, slots_max: int, random: Random, is_broker: Callable[[int], bool]) -> None:
         self._slots_max = slots_max
         self._random = random
+        self._is_broker = is_broker
         self._sessions: dict[int, FetchSession] = {}  # the least recently used first
         self._last_asked: dict[int, Reading] = {}  # by brokers whose followers fetch
         self.evictions = 0
@@ -238,9 +240,14 @@ class FetchSessions:
     def _note_order(self, reading: Reading, replica: Replica) -> None:
         """Looks at all partitions of a follower's session again if another of its requests came
         in between."""
-        if self._last_asked.get(replica.node_id) is not reading:
-            self._last_asked[replica.node_id] = reading
-            reading.look_at_all()
+        last_asked, node_id = self._last_asked, replica.node_id
+        if last_asked.get(node_id) is reading:
+            return
+        if node_id not in last_asked:
+            for other in [each for each in last_asked if not self._is_broker(each)]:
+                del last_asked[other]
+        last_asked[node_id] = reading
+        reading.look_at_all()
 
     def resume(
         self,
@@ -368,12 +375,14 @@ class FetchSessions:
         return FetchResponse(session_id=began.session_id), told
 
     def _begin(self, fetch: OpenFetch, now_ms: int) -> FetchSession | None:
-        """A new session; None if there is no room for it. There always is for followers: by their
-        sessions they confirm who leads."""
+        """A new session; None if there is no room for it. There always is for followers of a
+        registered broker: by their sessions they confirm who leads."""
         reading = fetch.reading
+        replica = reading.replica
         size = len(reading.asked)
         is_full = len(self._sessions) >= self._slots_max
-        if is_full and not self._evict(size, now_ms) and reading.replica is None:
+        is_follower = replica is not None and self._is_broker(replica.node_id)
+        if is_full and not self._evict(size, now_ms) and not is_follower:
             return None
         session_id = self._random.randint(1, ID_MAX)
         while session_id in self._sessions:

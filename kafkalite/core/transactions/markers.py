@@ -5,7 +5,7 @@
 A marker takes one offset. Once it is committed, the last stable offset may pass it; in a partition
 of `__consumer_offsets` it also decides the offsets that groups committed in the transaction.
 
-Owns   nothing.
+Owns   the number of each broker's last request, of SENDERS_MAX brokers.
 Never  asks whose transaction it is: the partition's log checks the epochs.
 Fails  with an error code per partition.
 Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
@@ -36,6 +36,7 @@ SLICE_MS: Final = 4  # a slice ends then, too: where a marker makes its log's fi
 # A marker makes the whole transaction before it readable, not only its own bytes. Readers that wait
 # look again, and wait on if that is not enough.
 ALL_THERE_IS: Final = 1 << 40
+SENDERS_MAX: Final = 1_000  # brokers whose last request is known
 
 
 class MarkerWriter(Protocol):
@@ -80,6 +81,8 @@ class LocalMarkers:
             return True
         last, this = self._senders.get(broker_id, (NO_EPOCH, 0)), (broker_epoch, number)
         self._senders[broker_id] = max(last, this)
+        if len(self._senders) > SENDERS_MAX:  # any client can name itself a broker
+            del self._senders[next(iter(self._senders))]
         return this >= last
 
     def write(

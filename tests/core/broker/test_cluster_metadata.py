@@ -34,6 +34,7 @@ from kafkalite.core.protocol.configs import (
     IncrementalAlterConfigsResource,
 )
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
+from kafkalite.core.protocol.peers import FollowMetadataRequest
 from kafkalite.core.protocol.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -221,3 +222,15 @@ def test_apis_of_other_clusters_are_not_there(place: ThreeBrokers, key: int) -> 
             return {int(each) for each in connection.versions}
 
     assert key not in place.result(place.peer, versions())
+
+
+def test_a_controller_forgets_brokers_that_are_not_registered(place: ThreeBrokers) -> None:
+    """Any client can ask for the cluster's records, under any id."""
+    controller = place.controller()
+    for broker_id in range(10, 20):
+        answer = place.ask(controller, FollowMetadataRequest(broker_id, broker_epoch=1))
+        assert answer.error_code is ErrorCode.NONE
+        assert answer.records
+    term = place.broker(controller).steering._term
+    assert {*term._known} - {1, 2, 3} == {19}, "the last one alone"
+    assert {*term._waiting} <= {1, 2, 3}

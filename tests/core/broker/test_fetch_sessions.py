@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from dataclasses import replace
 from random import Random
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.core.broker.purgatory import DelayedFetch
-from kafkalite.core.broker.reading import Asked, Key, Replica
+from kafkalite.core.broker.reading import Asked, Key, Reading, Replica
 from kafkalite.core.broker.sessions import (
     EVICTION_MS,
     ID_MAX,
@@ -35,6 +36,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode
 
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
+BROKERS = (1, 2, 3)  # that are registered
 
 
 def request(
@@ -58,7 +60,7 @@ class Told:
     """Sessions whose partitions all have the same to tell."""
 
     def __init__(self, slots_max: int = 10) -> None:
-        self.sessions = FetchSessions(slots_max, Random(1))
+        self.sessions = FetchSessions(slots_max, Random(1), BROKERS.__contains__)
 
     def open(self, asked: FetchRequest, now_ms: int = 0, by_id: bool = False) -> OpenFetch:
         opened = self.sessions.open(asked, {ID: "t"}, by_id, now_ms)
@@ -230,6 +232,26 @@ def test_without_slots_there_are_no_sessions_but_those_of_followers() -> None:
     assert it.sessions.evictions == 0
 
 
+def test_a_client_that_calls_itself_a_broker_gets_no_session_without_a_slot() -> None:
+    it = Told(slots_max=2)
+    begun = [
+        it.ask(replace(request(0, 0, 0), replica_state=ReplicaState(node_id, 7))).session_id
+        for node_id in range(10, 20)
+    ]
+    assert [session > 0 for session in begun] == [True] * 2 + [False] * 8
+    assert len(it.sessions) == 2
+
+
+def test_one_request_is_kept_of_clients_that_call_themselves_brokers() -> None:
+    """A reading knows its partitions, up to some ten thousand."""
+    it = Told(slots_max=0)
+    for node_id in range(10, 20):
+        it.ask(replace(request(0, 0, 0), replica_state=ReplicaState(node_id, 7)))
+    gc.collect()
+    kept = [each for each in gc.get_objects() if type(each) is Reading]
+    assert [reading.replica_id for reading in kept if reading.replica_id >= 10] == [19]
+
+
 def test_a_follower_confirms_its_leader_by_the_answers_that_it_has_had() -> None:
     """Its request may have waited for a broker that was paused: when it was sent nobody knows."""
     it, state = Told(), ReplicaState(2, 7)
@@ -248,7 +270,7 @@ def test_a_follower_that_asks_for_one_position_goes_on_as_with_any_request() -> 
     key, there = (ID.bytes, 0), FetchPartition(0, 1, fetch_offset=5, last_fetched_epoch=1)
 
     def begun() -> tuple[FetchSessions, FetchSession]:
-        sessions = FetchSessions(10, Random(1))
+        sessions = FetchSessions(10, Random(1), BROKERS.__contains__)
         state = ReplicaState(*life)
         whole = replace(request(0, 0, 0, 1), replica_state=state)
         opened = sessions.open(whole, {ID: "t"}, True, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,8 @@ from kafkalite.core.transactions.marker_queues import (
     WriteHere,
     always,
 )
+from kafkalite.core.transactions.markers import SENDERS_MAX, LocalMarkers
+from kafkalite.core.transactions.verification import Verifications
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode
 
@@ -207,3 +209,16 @@ def test_each_request_has_a_larger_number_than_the_one_before() -> None:
     (after_third,) = place.answer(third)
     numbers = [each.number for each in (second, third, after_second, after_third)]
     assert numbers == [1, 2, 3, 4]
+
+
+def test_a_receiver_refuses_numbers_below_the_last_and_knows_a_limited_number_of_senders() -> None:
+    receiver = LocalMarkers(cast("Any", None), cast("Any", None), Verifications())
+    assert receiver.admits(0, 5, 1)
+    assert receiver.admits(0, 5, 2)
+    assert not receiver.admits(0, 5, 1)
+    assert receiver.admits(0, 6, 1), "the broker has started anew"
+    for broker_id in range(1, SENDERS_MAX):
+        assert receiver.admits(broker_id, 1, 1)
+    assert not receiver.admits(0, 6, 0)
+    receiver.admits(SENDERS_MAX, 1, 1)
+    assert receiver.admits(0, 6, 0), "it is forgotten"
