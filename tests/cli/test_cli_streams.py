@@ -139,19 +139,22 @@ def test_the_status_of_an_application_tells_its_tasks_and_lags(
     assert {task["worker"] for task in status["tasks"]} == {None}
 
 
+def with_dead_letters(topic: str, serde: str, function: str) -> str:
+    """An application that calls a function for each record, and whose dead letters stay."""
+    return (
+        "from kafkalite.streams import Streams, avro, string\n"
+        f'app = Streams("app-of-{topic}", value={serde}, on_error="dlq", '
+        f'dead_letter_topic="{topic}-dead")\n'
+        f'app.stream("{topic}").for_each({function})\n'
+    )
+
+
 def test_dead_letters_are_counted_shown_and_replayed(
     kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
 ) -> None:
-    made = make_topic(1)
-    dead = f"{made}-dead"
-    kafkalite("topics", "create", dead)
-    path = tmp_path / "app.py"
-    path.write_text(
-        "from kafkalite.streams import Streams, string\n"
-        f'app = Streams("app-of-{made}", value=string(), on_error="dlq", '
-        f'dead_letter_topic="{dead}")\n'
-        f'app.stream("{made}").for_each(int)\n'
-    )
+    made, path = make_topic(1), tmp_path / "app.py"
+    kafkalite("topics", "create", f"{made}-dead")
+    path.write_text(with_dead_letters(made, "string()", "int"))
     kafkalite("produce", made, stdin=b"one\n")
     kafkalite_streams("run", str(path), "--until-caught-up")
     (row,) = kafkalite_streams("dlq", "list", str(path), "--json").json
@@ -168,20 +171,13 @@ def test_dead_letters_are_counted_shown_and_replayed(
 def test_a_dead_letter_of_avro_is_shown_with_the_schema_that_wrote_it(
     kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
 ) -> None:
-    made = make_topic(1)
-    dead = f"{made}-dead"
-    kafkalite("topics", "create", dead)
-    schema, path = tmp_path / "schema.avsc", tmp_path / "app.py"
+    made, schema, path = make_topic(1), tmp_path / "schema.avsc", tmp_path / "app.py"
+    kafkalite("topics", "create", f"{made}-dead")
+    path.write_text(with_dead_letters(made, "avro()", 'lambda order: order["number"]'))
     schema.write_text(SCHEMA)
     written = ("produce", made, "--value", "avro", "--schema", str(schema))
     kafkalite(*written, stdin=b'{"amount": 17}\n')
     kafkalite("produce", made, stdin=b"not Avro\n")
-    path.write_text(
-        "from kafkalite.streams import Streams, avro\n"
-        f'app = Streams("app-of-{made}", value=avro(), on_error="dlq", '
-        f'dead_letter_topic="{dead}")\n'
-        f'app.stream("{made}").for_each(lambda order: order["number"])\n'
-    )
     kafkalite_streams("run", str(path), "--until-caught-up")
     shown = [
         kafkalite_streams("dlq", "show", str(path), where, "--json").json

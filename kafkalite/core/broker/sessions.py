@@ -152,8 +152,8 @@ class OpenFetch(NamedTuple):
 
 
 class FetchSessions:
-    """The sessions of one broker, `slots_max` at the most and those of followers. `is_broker`:
-    whether a broker of that id is registered; any client can say that it is one."""
+    """The sessions of one broker: `slots_max`, and those of followers of registered brokers.
+    `is_broker` says whether a broker is registered; any client can say that it is one."""
 
     def __init__(self, slots_max: int, random: Random, is_broker: Callable[[int], bool]) -> None:
         self._slots_max = slots_max

@@ -194,7 +194,7 @@ class Term:
         """A broker asks for what follows the records that it has put in force."""
         assert self._controller is not None, "the term has begun"
         is_ours = request.controller_epoch == self.seat.epoch
-        if request.broker_id not in self._known:  # any client can name itself a broker
+        if request.broker_id not in self._known:  # any client can say that it is one
             brokers = self._controller.image.brokers
             self._known = {each: known for each, known in self._known.items() if each in brokers}
         known = self._known[request.broker_id] = request.offset if is_ours else -1

@@ -69,7 +69,8 @@ class LocalMarkers:
         self._host: Final = host
         self._verifications: Final = verifications
         self._groups: Final = groups
-        self._senders: dict[int, tuple[int, int]] = {}  # by broker: epoch and number, see `admits`
+        # By broker, the one that was silent longest first: epoch and number, see `admits`.
+        self._senders: dict[int, tuple[int, int]] = {}
 
     def admits(self, broker_id: int, broker_epoch: int, number: int) -> bool:
         """Whether to carry out a broker's request: not if a later one of that broker came before.
@@ -79,9 +80,9 @@ class LocalMarkers:
         """
         if broker_id < 0:
             return True
-        last, this = self._senders.get(broker_id, (NO_EPOCH, 0)), (broker_epoch, number)
+        last, this = self._senders.pop(broker_id, (NO_EPOCH, 0)), (broker_epoch, number)
         self._senders[broker_id] = max(last, this)
-        if len(self._senders) > SENDERS_MAX:  # any client can name itself a broker
+        if len(self._senders) > SENDERS_MAX:  # any client can say that it is a broker
             del self._senders[next(iter(self._senders))]
         return this >= last
 

@@ -220,5 +220,6 @@ def test_a_receiver_refuses_numbers_below_the_last_and_knows_a_limited_number_of
     for broker_id in range(1, SENDERS_MAX):
         assert receiver.admits(broker_id, 1, 1)
     assert not receiver.admits(0, 6, 0)
-    receiver.admits(SENDERS_MAX, 1, 1)
-    assert receiver.admits(0, 6, 0), "it is forgotten"
+    assert receiver.admits(SENDERS_MAX, 1, 1)
+    assert not receiver.admits(0, 6, 0), "another one was silent for longer"
+    assert receiver.admits(1, 1, 0), "it is forgotten"
