@@ -50,9 +50,9 @@ def create(cluster: EmbeddedCluster, topic: str) -> None:
 def wait_until_whole(cluster: EmbeddedCluster, topic: str) -> None:
     """Waits until all replicas are in sync, and each broker leads its partition again."""
 
-    def is_whole() -> bool:
-        partitions = admin.describe_topics([topic])[0].partitions
-        return all(len(p.in_sync_replicas) == 3 for p in partitions)
+    def is_whole() -> object:
+        found = [each for each in admin.describe_topics() if each.name == topic]
+        return found and all(len(p.in_sync_replicas) == 3 for p in found[0].partitions)
 
     with Admin(cluster.bootstrap_servers) as admin:
         until(is_whole, f"{topic} does not have all replicas in sync")
@@ -167,9 +167,10 @@ class Work:
 def test_clients_lose_and_repeat_nothing_while_brokers_die(cluster: EmbeddedCluster) -> None:
     """Each broker leads partitions; some are coordinators of the groups and transactions."""
     with ExitStack() as stack:
-        works = [Work(client, cluster) for client in CLIENTS]
-        for work in works:
-            stack.callback(work.stop)  # else its log lines are those of later tests
+        works = []
+        for client in CLIENTS:
+            works.append(Work(client, cluster))
+            stack.callback(works[-1].stop)  # else its log lines are those of later tests
         for victim in cluster.node_ids:
             for work in works:
                 work.goes_on()

@@ -38,7 +38,7 @@ class Steering(Protocol):
     def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:
         """Hands a request to the controller, through another broker unless it came `from_peer`,
         a broker. Answered once its records are durable. Those that clients ask for are in force by
-        then at the broker that the client asked, unless that takes long."""
+        then at all brokers, unless that takes long."""
 
     def follow(
         self, request: FollowMetadataRequest

@@ -10,7 +10,7 @@ the session, the seat or the broker. All its writes check the controller's epoch
 A vigil ends the registration of a broker whose process is gone, before its session ends.
 
 Owns   the machine, its queue, its feed and its vigil; the requests for metadata that wait, one for
-       each broker; the answers that wait until a broker has the records, HELD_MAX of them.
+       each broker; the answers that wait until the brokers have the records.
 Never  acts after `end`: requests are then refused with NOT_CONTROLLER.
 Fails  with CoordinationError from `begin`, where the seat is lost at once or nothing answers.
 Source apache/kafka `KafkaController`, `QuorumController`.
@@ -22,9 +22,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kafkalite.core.broker.forwarding import is_of_clients
+from kafkalite.core.broker.held_answers import HeldAnswers
 from kafkalite.core.broker.vigil import Vigil, Watched
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller, ControllerRequest, Tick
@@ -40,6 +42,7 @@ from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import FollowMetadataRequest, FollowMetadataResponse
+from kafkalite.core.types import NO_OFFSET
 from kafkalite.errors import CoordinationError, ErrorCode
 
 log: Final = logging.getLogger(__name__)
@@ -47,8 +50,6 @@ log: Final = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 60_000  # of a request for metadata
 LOOK_AGAIN_SECONDS: Final = 0.5  # after a failed look at the brokers
 TICK_MS: Final = 1_000  # between looks at what is due
-HELD_MS: Final = 5_000  # an answer waits so long for the broker whose client asked
-HELD_MAX: Final = 1_000
 
 MakeController = Callable[[ClusterImage], Controller]
 
@@ -60,15 +61,6 @@ class _Waiting:
     request: FollowMetadataRequest
     pending: Pending[FollowMetadataResponse]
     timer: asyncio.TimerHandle
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """An answer that a broker's client gets once the broker has the records up to `offset`."""
-
-    broker_id: int
-    offset: int
-    release: Callable[[], None]
 
 
 class Term:
@@ -93,8 +85,7 @@ class Term:
         self._queue: ControllerQueue | None = None
         self._vigil = Vigil(seat.node_id, peers, listener, self._end_registration)
         self._waiting: dict[int, _Waiting] = {}  # by broker
-        self._known: dict[int, int] = {}  # broker -> the offset up to which it has our records
-        self._held: dict[_Held, None] = {}
+        self._answers = HeldAnswers()
         self._is_over = False
         self._brokers_changed = asyncio.Event()
         self._stops: list[Stop] = []
@@ -128,8 +119,7 @@ class Term:
         if self._queue is not None:
             await self._queue.close()
         self._is_over = True
-        for held in tuple(self._held):
-            held.release()
+        self._answers.release_all()
         for waiting in tuple(self._waiting.values()):
             self._answer(waiting, _not_controller())
 
@@ -145,8 +135,8 @@ class Term:
         return self._queue.submit(request)
 
     def submit_for(self, broker_id: int, request: ControllerRequest) -> Pending[Any]:
-        """The same for a broker. An answer to a client is held until that broker has put the change
-        in force, so that the client finds it there; HELD_MS at the most."""
+        """The same for a broker. An answer to a client is held until that broker and the others
+        have put the change in force, so that the client finds it wherever it turns to next."""
         if not is_of_clients(request):
             return self.submit(request)
         held: Pending[Any] = Pending()
@@ -176,31 +166,20 @@ class Term:
         return pending
 
     def _hold(self, broker_id: int, answer: Any, pending: Pending[Any]) -> None:
-        offset, loop = self._feed.end_offset, asyncio.get_running_loop()
-        if self._is_over or self._known.get(broker_id, -1) >= offset or len(self._held) >= HELD_MAX:
+        assert self._controller is not None, "the term has begun"
+        if self._is_over:
             pending.complete(answer)
             return
-
-        def release() -> None:
-            timer.cancel()
-            del self._held[held]
-            pending.complete(answer)
-
-        held = _Held(broker_id, offset, release)
-        timer = loop.call_later(HELD_MS / 1_000, release)
-        self._held[held] = None
+        brokers = self._controller.image.brokers
+        release = partial(pending.complete, answer)
+        self._answers.hold(self._feed.end_offset, broker_id, brokers, release)
 
     def _note_known(self, request: FollowMetadataRequest) -> None:
         """A broker asks for what follows the records that it has put in force."""
         assert self._controller is not None, "the term has begun"
-        is_ours = request.controller_epoch == self.seat.epoch
-        if request.broker_id not in self._known:  # any client can say that it is one
-            brokers = self._controller.image.brokers
-            self._known = {each: known for each, known in self._known.items() if each in brokers}
-        known = self._known[request.broker_id] = request.offset if is_ours else -1
-        for held in [each for each in self._held if each.broker_id == request.broker_id]:
-            if held.offset <= known:
-                held.release()
+        known = request.offset if request.controller_epoch == self.seat.epoch else NO_OFFSET
+        brokers = self._controller.image.brokers
+        self._answers.note(request.broker_id, known, self._feed.end_offset, brokers)
 
     async def _apply(self, records: Sequence[ClusterRecord]) -> None:
         """Durable records are in force, and on their way to the brokers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -81,22 +82,47 @@ def test_every_broker_names_all_with_their_racks_and_the_controller(place: Three
         assert {(b.node_id, b.rack) for b in answer.brokers} == {(1, "a"), (2, "b"), (3, "c")}
 
 
-def test_a_topic_is_known_at_the_broker_that_was_asked_to_make_it(place: ThreeBrokers) -> None:
-    """No client waits between the two requests, and the image of the other broker comes later."""
-    for number, node_id in enumerate((1, 2, 3)):
-        name = f"t{number}"
+def test_a_topic_is_known_at_all_brokers_once_one_says_that_it_is_made(place: ThreeBrokers) -> None:
+    """No client waits between two requests, whichever brokers they go to."""
+    for node_id, asked_next in product((1, 2, 3), (1, 2, 3)):
+        name = f"t{node_id}{asked_next}"
         (made,) = place.ask(node_id, CreateTopicsRequest((topic(name, 2, -1),))).topics
         assert (made.error_code, made.replication_factor) == (ErrorCode.NONE, 3)
-        (found,) = metadata(place, node_id, name).topics
+        (found,) = metadata(place, asked_next, name).topics
         assert (found.error_code, found.topic_id) == (ErrorCode.NONE, made.topic_id)
         assert {p.error_code for p in found.partitions} == {ErrorCode.NONE}
         assert [sorted(p.isr_nodes) for p in found.partitions] == [[1, 2, 3]] * 2
         grow = CreatePartitionsRequest((CreatePartitionsTopic(name, 3, None),), 10_000, False)
         assert place.ask(node_id, grow).results[0].error_code is ErrorCode.NONE
-        (found,) = metadata(place, node_id, name).topics
+        (found,) = metadata(place, asked_next, name).topics
         assert len(found.partitions) == 3
         place.ask(node_id, DeleteTopicsRequest((DeleteTopicState(name),), timeout_ms=10_000))
-        assert name not in place.image(node_id).topics
+        assert all(name not in place.image(each).topics for each in (1, 2, 3))
+
+
+def test_a_silent_broker_holds_one_answer_back_for_a_second(place: ThreeBrokers) -> None:
+    """The one that is asked is the controller, or another; a third one is silent."""
+
+    def seconds_to_make(name: str, node_id: int) -> float:
+        before = place.seconds
+        place.ask(node_id, CreateTopicsRequest((topic(name, 1, 2),)))
+        assert name in place.image(node_id).topics
+        return place.seconds - before
+
+    controller = place.controller()
+    silent = place.other(controller)
+    asked = place.other(controller, silent)
+    assert seconds_to_make("before", asked) < 0.5
+    place.pause(silent)
+    assert 1 <= seconds_to_make("first", asked) < 1.5
+    assert seconds_to_make("second", asked) < 0.5
+    assert seconds_to_make("third", controller) < 0.5
+    place.go_on(silent)
+    place.agree()
+    assert seconds_to_make("fourth", controller) < 0.5
+    assert "fourth" in place.image(silent).topics
+    place.pause(silent)
+    assert 1 <= seconds_to_make("fifth", controller) < 1.5
 
 
 def test_asking_makes_a_topic_through_any_broker(place: ThreeBrokers) -> None:
@@ -232,5 +258,5 @@ def test_a_controller_forgets_brokers_that_are_not_registered(place: ThreeBroker
         assert answer.error_code is ErrorCode.NONE
         assert answer.records
     term = place.broker(controller).steering._term
-    assert {*term._known} - {1, 2, 3} == {19}, "the last one alone"
+    assert {*term._answers._known} - {1, 2, 3} == {19}, "the last one alone"
     assert {*term._waiting} <= {1, 2, 3}
