@@ -6,8 +6,9 @@ Fails  with one line and exit code 1: a topic that does not exist or exists alre
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin, ConfigEntry
     from kafkalite.clients.metadata import PartitionInfo, TopicInfo
     from kafkalite.core.types import TopicPartition
+
+ENDS_PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # s, in which a new leader may learn its log's end
 
 cli = program("List, describe, create, alter and delete topics.")
 
@@ -159,20 +162,15 @@ async def _described(
 
 
 async def _known_bounds(admin: Admin, partitions: list[TopicPartition]) -> Bounds:
-    """The bounds of the logs whose ends are known: a new leader tells none before it knows that its
-    records are committed, which takes as many replicas as min.insync.replicas says."""
-    try:
-        return await bounds_of(admin, partitions)
-    except ApiError as error:
-        if error.error_code is not ErrorCode.OFFSET_NOT_AVAILABLE:
-            raise
-        if len(partitions) <= 1:
-            return Bounds({}, {})
-    known = Bounds({}, {})
-    for tp in partitions:
-        one = await _known_bounds(admin, [tp])
-        known = Bounds({**known.beginnings, **one.beginnings}, {**known.ends, **one.ends})
-    return known
+    """The bounds of the logs, without the ends that stay unknown: a new leader tells none before it
+    knows that its records are committed, which takes as many replicas as min.insync.replicas
+    says."""
+    for pause in (*ENDS_PAUSES, None):
+        ends = await admin.end_offsets(partitions, known_only=True)
+        if pause is None or len(ends) == len(partitions):
+            break
+        await asyncio.sleep(pause)
+    return Bounds(await admin.beginning_offsets(partitions), ends)
 
 
 def _state(partition: PartitionInfo) -> str:

@@ -110,6 +110,20 @@ def test_a_leader_that_dies_or_knows_no_end_yet_costs_no_answer(
     asyncio.run(scenario())
 
 
+def test_ends_that_no_leader_knows_are_left_out_at_once_where_that_is_asked(
+    fake_broker: Any,
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as broker:
+            broker.peers, broker.topics = [broker], {"t": [1]}
+            broker.handlers[ListOffsetsRequest] = offsets(ErrorCode.OFFSET_NOT_AVAILABLE)
+            async with Admin(broker.address) as admin:
+                assert await admin.end_offsets([TP], known_only=True) == {}
+                assert broker.count(ListOffsetsRequest) == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_partition_without_a_leader_is_named(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with (

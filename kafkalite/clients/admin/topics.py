@@ -205,13 +205,16 @@ class TopicCalls(AdminCalls):
         timestamps: Mapping[TopicPartition, int],
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
+        known_only: bool = False,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each timestamp (epoch ms); None where there is none.
 
         EARLIEST, LATEST and MAX_TIMESTAMP ask for the log's start, its end (under read_committed
-        the last stable offset) and the record with the greatest timestamp.
+        the last stable offset) and the record with the greatest timestamp. `known_only`: None, too,
+        where a new leader does not know yet what is committed, which is waited for otherwise.
         """
         committed = isolation_level == "read_committed"
+        no_answer = {ErrorCode.OFFSET_NOT_AVAILABLE} if known_only else set()
 
         def request(topics: Mapping[str, Sequence[int]]) -> ListOffsetsRequest:
             return ListOffsetsRequest(
@@ -235,7 +238,7 @@ class TopicCalls(AdminCalls):
             lambda r: (
                 (
                     TopicPartition(t.name, p.partition_index),
-                    p.error_code,
+                    ErrorCode.NONE if p.error_code in no_answer else p.error_code,
                     None,
                     None
                     if p.offset == NO_OFFSET
@@ -257,15 +260,26 @@ class TopicCalls(AdminCalls):
         partitions: Iterable[TopicPartition],
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
+        known_only: bool = False,
     ) -> dict[TopicPartition, int]:
-        """The offset after each partition's last record that a consumer may read."""
-        return await self._end_offsets_of(partitions, LATEST, isolation_level)
+        """The offset after each partition's last record that a consumer may read. `known_only`:
+        without the partitions whose new leader does not know yet what is committed."""
+        return await self._end_offsets_of(
+            partitions, LATEST, isolation_level, known_only=known_only
+        )
 
     async def _end_offsets_of(
-        self, partitions: Iterable[TopicPartition], which: int, isolation_level: IsolationLevel
+        self,
+        partitions: Iterable[TopicPartition],
+        which: int,
+        isolation_level: IsolationLevel,
+        *,
+        known_only: bool = False,
     ) -> dict[TopicPartition, int]:
         timestamps = dict.fromkeys(partitions, which)
-        offsets = await self.list_offsets(timestamps, isolation_level=isolation_level)
+        offsets = await self.list_offsets(
+            timestamps, isolation_level=isolation_level, known_only=known_only
+        )
         return {tp: found.offset for tp, found in offsets.items() if found is not None}
 
 
