@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
+
+from kafkalite.cli import topics
+from kafkalite.core.types import TopicPartition
 
 Run = Callable[..., Any]
 
@@ -211,3 +215,26 @@ def test_an_address_that_is_none(refused: Run) -> None:
     assert refused("topics", "list", "-b", "nonsense") == (
         "bootstrap server 'nonsense' is not host:port, such as 127.0.0.1:9092"
     )
+
+
+def test_ends_that_a_new_leader_learns_soon_are_shown_and_others_left_out() -> None:
+    learned, unknown = TopicPartition("t", 0), TopicPartition("t", 1)
+    answers: list[dict[TopicPartition, int]] = [
+        {},
+        {learned: 7},
+        {learned: 7},
+        {learned: 7},
+        {learned: 7},
+    ]
+
+    class FakeAdmin:
+        async def end_offsets(self, _: object, *, known_only: bool) -> dict[TopicPartition, int]:
+            assert known_only
+            return answers.pop(0)
+
+        async def beginning_offsets(self, partitions: list[TopicPartition]) -> Any:
+            return dict.fromkeys(partitions, 3)
+
+    bounds = asyncio.run(topics._known_bounds(cast("Any", FakeAdmin()), [learned, unknown]))
+    assert (bounds.beginnings, bounds.ends) == ({learned: 3, unknown: 3}, {learned: 7})
+    assert not answers

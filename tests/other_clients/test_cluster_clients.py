@@ -50,9 +50,9 @@ def create(cluster: EmbeddedCluster, topic: str) -> None:
 def wait_until_whole(cluster: EmbeddedCluster, topic: str) -> None:
     """Waits until all replicas are in sync, and each broker leads its partition again."""
 
-    def is_whole() -> object:
-        found = [each for each in admin.describe_topics() if each.name == topic]
-        return found and all(len(p.in_sync_replicas) == 3 for p in found[0].partitions)
+    def is_whole() -> bool:
+        partitions = {each.name: each.partitions for each in admin.describe_topics()}.get(topic, ())
+        return bool(partitions) and all(len(p.in_sync_replicas) == 3 for p in partitions)
 
     with Admin(cluster.bootstrap_servers) as admin:
         until(is_whole, f"{topic} does not have all replicas in sync")

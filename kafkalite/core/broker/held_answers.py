@@ -4,8 +4,8 @@
                  ├── 1 s: those that are late are not waited for any more
                  └── 5 s: nor is the broker that the client asked
 
-A client that makes a topic through one broker finds it at the next one that it turns to. A broker
-that was late once is waited for again as soon as it has all records.
+A client that makes a topic through one broker finds it at any other broker. After a broker was late
+once, no answer waits for it until it has all records again.
 
 Owns   how far each broker is; the answers that wait, HELD_MAX of them; which brokers are late.
 Never  holds an answer for a broker that is not registered, but for the one that was asked.
@@ -62,14 +62,20 @@ class HeldAnswers:
     def note(self, broker_id: int, offset: int, end_offset: int, brokers: Collection[int]) -> None:
         """A broker has the records before `offset` in force; the next record is `end_offset`."""
         if broker_id not in self._known:  # any client can say that it is a broker
-            self._known = {each: known for each, known in self._known.items() if each in brokers}
-            self._late.intersection_update(brokers)
+            self.keep(brokers)
         self._known[broker_id] = offset
         if offset >= end_offset:
             self._late.discard(broker_id)
         for held in tuple(self._held):
             if held.offset <= offset:
-                self._has(held, {broker_id})
+                self._remove_missing(held, {broker_id})
+
+    def keep(self, brokers: Collection[int]) -> None:
+        """Only these brokers are registered: no answer waits for the others any more."""
+        self._known = {each: known for each, known in self._known.items() if each in brokers}
+        self._late.intersection_update(brokers)
+        for held in tuple(self._held):
+            self._remove_missing(held, held.missing - {*brokers, held.asked})
 
     def release_all(self) -> None:
         """The term is over."""
@@ -81,10 +87,9 @@ class HeldAnswers:
         self._late |= late
         loop = asyncio.get_running_loop()
         held.timer = loop.call_later((ASKED_MS - OTHERS_MS) / 1_000, self._release, held)
-        self._has(held, late)
+        self._remove_missing(held, late)
 
-    def _has(self, held: _Held, brokers: set[int]) -> None:
-        """These brokers are not missing any more."""
+    def _remove_missing(self, held: _Held, brokers: set[int]) -> None:
         held.missing -= brokers
         if not held.missing:
             self._release(held)

@@ -187,8 +187,10 @@ class Term:
         before = self._controller.image.brokers
         self._controller.replay(records)
         self._feed.append(records)
-        if self._controller.image.brokers != before and self._tasks:
-            self._vigil.look(self._controller.image)
+        if self._controller.image.brokers != before:
+            self._answers.keep(self._controller.image.brokers)
+            if self._tasks:
+                self._vigil.look(self._controller.image)
         for waiting in tuple(self._waiting.values()):
             answer = self._feed.answer(waiting.request, self._controller.image)
             if answer is not None:

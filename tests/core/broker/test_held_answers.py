@@ -38,15 +38,15 @@ def play(tell: Callable[[Story], None]) -> dict[str, float]:
     """When each answer was released, in seconds after it was there."""
     with World() as world:
         host = world.host("controller")
-        told: list[Story] = []
+        stories: list[Story] = []
 
         async def begin() -> None:
-            told.append(Story(world))
-            tell(told[0])
+            stories.append(Story(world))
+            tell(stories[0])
 
         world.result(host, begin())
         world.pass_seconds(60)
-        return told[0].released
+        return stories[0].released
 
 
 def test_an_answer_waits_until_all_brokers_have_the_change() -> None:
@@ -90,6 +90,17 @@ def test_a_late_broker_is_not_waited_for_until_it_has_everything() -> None:
         asyncio.get_running_loop().call_later(2, later)
 
     assert play(tell) == {"first": 1, "late": 0, "next": 1}
+
+
+def test_no_answer_waits_for_a_broker_whose_registration_has_ended() -> None:
+    def tell(story: Story) -> None:
+        story.hold("others", 5, asked=1)
+        story.hold("asked", 5, asked=3)
+        for broker_id in (1, 2):
+            story.has(broker_id, 5, end=5)
+        story.answers.keep({1, 2})
+
+    assert play(tell) == {"others": 0, "asked": 5}
 
 
 def test_no_more_answers_are_held_than_is_good_and_none_after_the_end() -> None:
