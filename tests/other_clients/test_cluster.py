@@ -120,7 +120,9 @@ class Place:
 
     def create(self, topic: str) -> None:
         new = NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
-        creating = self.admin.create_topics([new], request_timeout=SECONDS_MAX)
+        # ZooKeeper may just have started. Without the first of the two librdkafka gives up early.
+        limits = {"operation_timeout": SECONDS_MAX, "request_timeout": SECONDS_MAX}
+        creating = self.admin.create_topics([new], **limits)
         creating[topic].result(SECONDS_MAX)
         until(lambda: self.is_whole(topic))
 

@@ -122,6 +122,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.completion_queue = inbox  # where answers are put
         self._inbox = inbox
         self._connection: socket.socket | None = None
+        self.is_connected = False  # the server has answered the new connection
+        self._patience = CONNECT_SECONDS_MAX  # with a server that has not; longer each time
 
     @property
     def running(self) -> bool:
@@ -145,13 +147,21 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         _: object,
         timeout: float | None = None,
     ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
-        """kazoo would open an epoll for each request, twice: half of its time."""
+        """kazoo would open an epoll for each request, twice: half of its time. And it would wait
+        for the first answer as long as a session lasts; a server that was asked while it started
+        may never give it."""
+        if self.is_connected:
+            self._patience = CONNECT_SECONDS_MAX
+        elif timeout is not None:
+            timeout = min(timeout, self._patience)
         poll = select.poll()
         for each in readers:
             poll.register(each, select.POLLIN)
         for each in writers:
             poll.register(each, select.POLLOUT)
         found = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if not found and not self.is_connected:
+            self._patience *= 2
         ready = [[each for each in group if each.fileno() in found] for group in (readers, writers)]
         return ready[0], ready[1], []
 
@@ -442,6 +452,7 @@ class ZooKeeperCoordination:
 
     def _state_changed(self, state: str) -> None:
         """From kazoo's thread."""
+        self._handler.is_connected = state == KazooState.CONNECTED
         is_dead = self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         self._inbox.put(partial(self._take_state, state, is_dead))
 

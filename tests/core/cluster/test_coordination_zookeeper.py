@@ -169,6 +169,45 @@ def test_a_session_outlives_the_restart_of_the_server(server: ZooKeeper) -> None
     asyncio.run(story())
 
 
+@here
+def test_a_server_that_accepts_and_does_not_answer_is_left_for_one_that_does(
+    zookeeper_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is a ZooKeeper that is asked while it starts. One that is slow gets more time."""
+    (server,), chroot = parse_address(zookeeper_address)
+    first_waits = 0.1
+    monkeypatch.setattr("kafkalite.core.cluster.zookeeper.CONNECT_SECONDS_MAX", first_waits)
+    accepted = 0
+
+    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while piece := await source.read(65_536):
+            target.write(piece)
+        target.close()
+
+    async def accept(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        if accepted == 1:
+            await source.read()
+            return target.close()
+        their_source, their_target = await asyncio.open_connection(*server)
+        await asyncio.sleep(3 * first_waits)
+        await asyncio.gather(relay(source, their_target), relay(their_source, target))
+        return None
+
+    async def story() -> None:
+        async with await asyncio.start_server(accept, "127.0.0.1", 0) as between:
+            port = between.sockets[0].getsockname()[1]
+            client = opened(f"127.0.0.1:{port}{chroot}", 60_000)
+            begin = time.monotonic()
+            await client.transact([Create("/a", b"0")])
+            assert time.monotonic() - begin < 15  # a quarter of a session
+            assert accepted > 2
+            await client.close()
+
+    asyncio.run(story())
+
+
 @slow
 @here
 def test_closing_is_bounded_while_the_server_is_paused(server: ZooKeeper) -> None:
