@@ -104,7 +104,8 @@ def test_rounds_that_make_no_sense_are_named(
 
 
 SLEEPING = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from kafkalite.warehouse.engines import LocalEngine
 print("ready", flush=True)
 list(LocalEngine(2).run(time.sleep, [100.0] * 3))

@@ -6,17 +6,12 @@ Three of them share their topics with an application of Kafka Streams.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from many_apps import BESIDE_JAVA, JAVA_TOPICS, TOPOLOGIES
 from many_runs import Run, until
 
-APPS = Path(__file__).parents[1] / "streams" / "kafka_apps.py"
-PARTITIONS = 2
-ROUND = 300  # records of each stream
-PATIENCE_SECONDS = 90
 ALL = {**TOPOLOGIES, **BESIDE_JAVA}
 
 

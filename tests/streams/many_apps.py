@@ -413,7 +413,8 @@ async def main() -> None:
     for name in names.split(","):
         config = WorkerConfig(
             processing_guarantee="exactly_once",
-            session_timeout_ms=1_500,
+            # A killed worker's tasks are to be taken over soon; nobody waits for those of the last.
+            session_timeout_ms=30_000 if until else 3_000,
             commit_interval_ms=100,
             idle_ms=600_000,
             state_dir=Path(folder) / instance / name,
