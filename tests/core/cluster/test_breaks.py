@@ -83,19 +83,20 @@ def test_a_break_is_found(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # after a change of histories it may take many of them
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
         (breaks.truncates_to_the_high_watermark, 6),
-        (breaks.counts_a_follower_too_early, 21),
-        (breaks.acknowledges_before_the_in_sync_set_has_it, 2),
+        (breaks.counts_a_follower_too_early, 43),
+        (breaks.acknowledges_before_the_in_sync_set_has_it, 9),
         (breaks.acknowledges_after_its_deposition, 3),
     ],
 )
 def test_a_break_is_found_in_a_whole_cluster(
     monkeypatch: pytest.MonkeyPatch, broken: Break, first: int
 ) -> None:
-    """One seed in ten to twenty finds it; `first` is the first one that did."""
+    """One seed in two to forty finds it, as `first` does today."""
     broken(monkeypatch)
     assert any(fails_in_a_cluster(seed) for seed in range(first, first + 60))
 
