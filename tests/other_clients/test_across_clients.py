@@ -16,7 +16,7 @@ from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import TopicPartition
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000
 PARTITIONS = 4
 

@@ -15,7 +15,7 @@ import kafka.admin as kafka_python
 import pytest
 from aiokafka import admin as aio
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:

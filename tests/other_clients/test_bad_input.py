@@ -24,7 +24,7 @@ from kafkalite.core.protocol.records import batches
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.errors import CorruptBatchError, KafkaliteError
 
-SECONDS_MAX = 60
+SECONDS_MAX = 30
 FAILED, MISUSED = 1, 2
 LIBC = ctypes.CDLL(None)
 PR_CAPBSET_DROP = 24  # of <linux/prctl.h>

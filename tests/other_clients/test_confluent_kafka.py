@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000
 
 

@@ -37,7 +37,7 @@ from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Columns
 from kafkalite.errors import ErrorCode
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 TOPIC = "kept"
 LATEST = -1
 COLUMNS = Columns([b"k", b"l"], [b"v", b"w"], [1_000, 1_001])

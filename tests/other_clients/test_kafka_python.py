@@ -20,7 +20,7 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000
 
 

@@ -17,7 +17,7 @@ import pytest
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not in PATH")
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000
 ASSIGNED = re.compile(r"rebalanced .*assigned: (.*)")
 

@@ -14,7 +14,7 @@ import pytest
 from drivers import CLIENTS, Client, Options, Place
 from kafka.structs import OffsetAndMetadata
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000
 BY_NAME = {client.name: client for client in CLIENTS}
 MakeTopic = Callable[..., str]

@@ -17,7 +17,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 30.0
 KEPT = [b"kept %d" % i for i in range(40)]
 
 

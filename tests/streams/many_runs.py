@@ -25,7 +25,7 @@ APPS = Path(__file__).with_name("many_apps.py")
 PARTITIONS = 2
 KEPT = {"retention.ms": "-1"}  # records have the times of 1970
 ROUND = 300  # records of each stream
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 90
 
 
 def until(is_so: Callable[[], bool], complaint: str) -> None:

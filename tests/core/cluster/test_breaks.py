@@ -83,7 +83,6 @@ def test_a_break_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # after a change of histories it may take many of them
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
