@@ -16,7 +16,8 @@ their disks, so min.insync.replicas = 2 promises that one may. So it happens whe
 partition, another member of the in-sync set is sound, and nothing else happens to the others until
 the controller has written what follows from it. From then on the broker has to fetch before it
 counts again, and the others may suffer. The last member may lose what it has, too, while another
-replica is eligible (KIP-966) and its process lives: that has all that is committed.
+replica is eligible (KIP-966) and its process lives: that has all that is committed. So may an
+eligible one, unless the last member's disk has refused to sync.
 
 Owns   what is going on, and what may be lost.
 Never  leaves a broker away for good: what ends by itself is started again.
@@ -415,13 +416,23 @@ class Faults:
         if self.operator.has_moved and len(sound) < len(self.cluster.brokers) - 1:
             return False
         return all(
-            node_id not in image.in_sync_replicas
+            self._is_spare(node_id, image)
             or any(
                 node in image.in_sync_replicas and self._stays(node, where, image) for node in sound
             )
             or (at_once and self._has_eligible(where, image))
             for where, image in self._partitions()
         )
+
+    def _is_spare(self, node_id: int, image: PartitionImage) -> bool:
+        """Whether nobody needs what a replica has: it may not lead, or a member of the in-sync set
+        has as much on a sound disk, though its process may be paused, or that disk full."""
+        if node_id in image.in_sync_replicas:
+            return False
+        unsound = {node for each in self.standing if each.name == "disk" for node in each.brokers}
+        unsound |= self._spoiled | self._armed
+        is_eligible = node_id in image.eligible_leader_replicas
+        return not is_eligible or not unsound.issuperset(image.in_sync_replicas)
 
     def _has_eligible(self, where: TopicPartition, image: PartitionImage) -> bool:
         """Whether the last member of the in-sync set does not ask for others, and the process of an

@@ -63,6 +63,12 @@ def test_a_deleted_topic_is_made_again_though_a_broker_has_not_heard_of_its_end(
 
 
 @pytest.mark.slow
+def test_one_whose_disk_was_full_leads_where_the_elected_one_has_lost_its_tail() -> None:
+    """The machine of an eligible replica loses power just before the replica is elected."""
+    assert lived(156768, 10).violations == []
+
+
+@pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]

@@ -20,7 +20,7 @@ from kafkalite.core.broker import reaching
 from kafkalite.core.cluster.failures import differences
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.pending import Pending
-from kafkalite.core.protocol.peers import ReportReplicasRequest
+from kafkalite.core.protocol.peers import ReportedReplicas, ReportReplicasRequest
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.types import NO_EPOCH, TopicPartition
@@ -66,8 +66,7 @@ class FailureReports:
             return
         self._rests_until_ms = now_ms + REST_MS
         self._note_refusals(now_ms)
-        topics = differences(broker.node_id, broker.image, self._failed())
-        if topics:
+        if topics := self._differences():
             self._is_asking = True
             request = ReportReplicasRequest(broker.node_id, epoch, topics)
             broker.control(request).when_done(self._answered)
@@ -75,8 +74,7 @@ class FailureReports:
     @property
     def are_told(self) -> bool:
         """Whether the image in force has all that failed here."""
-        broker = self._broker
-        return not self._is_asking and not differences(broker.node_id, broker.image, self._failed())
+        return not self._is_asking and not self._differences()
 
     def close(self) -> None:
         """Looks no more."""
@@ -94,13 +92,16 @@ class FailureReports:
                 self._refused[partition.topic_partition] = now_ms + REFUSAL_MS
         self._refused = {tp: until for tp, until in self._refused.items() if until > now_ms}
 
-    def _failed(self) -> set[TopicPartition]:
-        failed = {
-            partition.topic_partition
-            for partition in chain.from_iterable(self._broker.partitions.by_topic())
-            if partition.log.health.failure is not None or _refuses(partition)
-        }
-        return failed.union(self._broker.partitions.offline, self._refused)
+    def _differences(self) -> tuple[ReportedReplicas, ...]:
+        broker = self._broker
+        failed, lost = {*broker.partitions.offline, *self._refused}, set()
+        for partition in chain.from_iterable(broker.partitions.by_topic()):
+            health = partition.log.health
+            if health.failure is not None or _refuses(partition):
+                failed.add(partition.topic_partition)
+            if health.is_final:
+                lost.add(partition.topic_partition)
+        return differences(broker.node_id, broker.image, failed, lost)
 
     def _answered(self, answer: Any) -> None:
         """An answer without error is followed by an image."""

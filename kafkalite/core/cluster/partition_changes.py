@@ -108,13 +108,13 @@ def next_state(
 def _eligible(
     before: PartitionImage, after: PartitionImage, in_sync_min: int, lost: frozenset[int]
 ) -> tuple[int, ...]:
-    """The replicas outside the in-sync set that have all that is committed. As long as there are
-    any, the leader commits nothing more."""
+    """The replicas outside the in-sync set that have all that is committed, though their brokers
+    may be away, or their disks full. As long as there are any, the leader commits nothing more."""
     members = after.in_sync_replicas
     if len(members) >= min(in_sync_min, len(after.replicas)):
         return ()
     holders = {*before.in_sync_replicas, *before.eligible_leader_replicas}
-    without = {*members, *after.failed_replicas, *lost}
+    without = {*members, *lost}
     return tuple(node for node in after.replicas if node in holders and node not in without)
 
 
@@ -161,13 +161,12 @@ def _elect(partition: PartitionImage, live: LiveBrokers, election: Election) -> 
 class PartitionChanges:
     """The partitions that one step changes. `may_lose_records`: whether a topic may have a leader
     that was not in sync (unclean.leader.election.enable); `in_sync_min`: its min.insync.replicas.
-    `lost` are the brokers that this step finds to have been started again after an unclean stop."""
+    """
 
     image: ClusterImage
     live: LiveBrokers
     may_lose_records: Callable[[TopicImage], bool]
     in_sync_min: Callable[[TopicImage], int]
-    lost: frozenset[int] = frozenset()
     _changed: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -190,14 +189,17 @@ class PartitionChanges:
         index: int,
         wanted: PartitionImage,
         election: Election = Election.ONLINE,
+        *,
+        lost: frozenset[int] = frozenset(),
     ) -> PartitionImage:
         """Makes the partition as `wanted` as it can be. A partition without a leader gets one that
-        was not in sync where its topic allows it."""
+        was not in sync where its topic allows it. `lost`: brokers that may lack what was committed.
+        """
         known = self.image.topics[topic]
         before = known.partitions[index]
         state = partial(
             next_state, before, wanted, self.live,
-            in_sync_min=self.in_sync_min(known), lost=self.lost,
+            in_sync_min=self.in_sync_min(known), lost=lost,
         )  # fmt: skip
         after = state(election)
         is_led = after.leader != NO_LEADER and after.leader not in after.failed_replicas

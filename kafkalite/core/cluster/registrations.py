@@ -7,11 +7,12 @@
 
 A member of an in-sync set that died or restarted leaves it where another member stayed alive. Where
 none did, all acknowledged records are in the logs of the members, and of the eligible replicas that
-left the set below min.insync.replicas (KIP-966). So one of these must lead, one that is alive if
-there is any; otherwise:
+left the set below min.insync.replicas (KIP-966). So one of these must lead, one that is alive and
+whose log is well if there is any; otherwise:
 
-    members that stopped cleanly         have whole logs, and stay; the first to return leads
+    those that stopped cleanly           have whole logs, and stay; the first to return leads
     one that did not, others still away  may have lost its tail, and leaves: an absent one leads
+    one whose log has failed             has lost nothing, and counts as away until it is well
     the last one, however it stopped     nobody else has more: it leads, in a new leader epoch
 
 `settled_epochs` of the image says for which start of each broker this was done. Its record comes
@@ -176,35 +177,37 @@ def _settle(changes: PartitionChanges, restarted: Mapping[int, bool]) -> None:
     """Changes the partitions whose leader or in-sync set died or restarted, and those that found no
     leader before."""
     steady = changes.live.registered - restarted.keys()
-    changes.lost = frozenset(node for node, is_clean in restarted.items() if not is_clean)
+    lost = frozenset(node for node, is_clean in restarted.items() if not is_clean)
     for topic, index, partition in changes.every():
         if (
             partition.leader not in steady
             or not steady.issuperset(partition.in_sync_replicas)
-            or not changes.lost.isdisjoint(partition.eligible_leader_replicas)
+            or not lost.isdisjoint(partition.eligible_leader_replicas)
         ):
             wanted = replace(
                 partition,
                 leader=partition.leader if partition.leader in steady else NO_LEADER,
-                in_sync_replicas=_remaining(partition, steady, changes.live, restarted),
+                in_sync_replicas=remaining(partition, steady, changes.live, restarted),
             )
-            changes.change(topic.name, index, wanted)
+            changes.change(topic.name, index, wanted, lost=lost)
 
 
-def _remaining(
+def remaining(
     partition: PartitionImage,
     steady: frozenset[int],
     live: LiveBrokers,
     restarted: Mapping[int, bool],
 ) -> tuple[int, ...]:
-    """The in-sync set without the members that died or restarted: see above."""
-    alive = tuple(node for node in partition.in_sync_replicas if node in steady)
-    if alive:
+    """The in-sync set without the members that died, restarted, or whose logs have failed: see
+    above. `steady` are the brokers that did neither; `restarted` says who had stopped cleanly."""
+    members, eligible = partition.in_sync_replicas, partition.eligible_leader_replicas
+    well = steady.difference(partition.failed_replicas)
+    if alive := tuple(node for node in members if node in well):
         return alive
-    members = (*partition.in_sync_replicas, *partition.eligible_leader_replicas)
-    alive = tuple(node for node in partition.eligible_leader_replicas if node in steady)
-    whole = tuple(node for node in members if restarted.get(node))
-    away = tuple(node for node in members if node not in live.registered)
+    holders = (*members, *eligible)
+    alive = tuple(node for node in eligible if node in well)
+    whole = tuple(node for node in holders if restarted.get(node))
+    away = tuple(node for node in holders if node in steady or node not in live.registered)
     if kept := (*alive, *whole) or away:
         return kept
     # All are in doubt: a member had as much as those that had left, and more.

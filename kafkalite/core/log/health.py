@@ -27,6 +27,7 @@ class Health:
         "_partition",
         "can_reopen",
         "failure",
+        "is_final",
         "on_change",
         "readable_end",
         "refuses",
@@ -37,6 +38,7 @@ class Health:
         self.failure: str | None = None
         self.readable_end = EVERYTHING  # below it the log is what it was
         self.can_reopen = False  # a fresh look at the disk may mend it
+        self.is_final = False  # a sync failed: the disk may lack what was appended
         self.refuses = False  # the disk took an append back, as when it is full; the log is whole
         self._is_hidden = False  # nothing is read, as its files may be changing
         self.on_change: Callable[[], object] = _nothing  # called when readers see something else
@@ -48,6 +50,7 @@ class Health:
         self.failure = f"{self._partition}: {what}: {error}"
         self.readable_end = readable_end
         self.can_reopen = not is_final
+        self.is_final = is_final
         self.on_change()
         raise StorageError(self.failure) from error
 

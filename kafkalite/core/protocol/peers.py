@@ -27,6 +27,7 @@ from kafkalite.core.protocol.primitives import (
     Int64,
     Since,
     String,
+    Tag,
     Until,
     Uuid,
 )
@@ -218,6 +219,7 @@ class ReportedReplicas:
     topic_id: Uuid
     failed: tuple[Int32, ...] = ()
     recovered: tuple[Int32, ...] = ()
+    lost: Annotated[tuple[Int32, ...], Tag(0, since=0)] = ()  # of the failed: they may lack records
 
 
 @message(api_key=20_002, versions=(0, 0), flexible_since=0)

@@ -93,6 +93,26 @@ def test_the_last_member_leads_on_for_readers(place: ThreeBrokers) -> None:
     assert offline(place, 2, "alone") == (1,)
 
 
+@pytest.mark.parametrize(("number", "eligible"), [(errno.ENOSPC, (3,)), (errno.EIO, ())])
+def test_one_that_leaves_stays_eligible_unless_its_disk_refused_to_sync(
+    place: ThreeBrokers, number: int, eligible: tuple[int, ...]
+) -> None:
+    """A full disk has lost nothing of what was committed."""
+    settings = {"min.insync.replicas": "3"}
+    place.create(NewTopic("all", replica_assignment=((1, 2, 3),), configs=settings))
+    place.produce("all", b"a")
+    if number == errno.ENOSPC:
+        place.brokers[3].storage.fail("append", number, times=3)
+    else:
+        fail_for_good(place, 3)
+    batch = bytes(encode(Columns([None], [b"v"], [1_000])))
+    data = (TopicProduceData("all", (PartitionProduceData(0, batch),)),)
+    place.ask(1, ProduceRequest(None, 1, 5_000, data))
+    place.until(lambda: place.state("all").failed_replicas == (3,), 30)
+    assert sorted(place.state("all").in_sync_replicas) == [1, 2]
+    assert place.state("all").eligible_leader_replicas == eligible
+
+
 @pytest.mark.parametrize("full", [1, 3])
 def test_others_go_on_where_a_disk_is_full(place: ThreeBrokers, full: int) -> None:
     """The log is whole, so nothing has to be opened again once there is room."""

@@ -13,7 +13,8 @@ from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller
 from kafkalite.core.cluster.elections import PREFERRED, UNCLEAN
 from kafkalite.core.cluster.failures import differences
-from kafkalite.core.cluster.image import LeaderRecoveryState, PartitionImage
+from kafkalite.core.cluster.image import NO_LEADER, LeaderRecoveryState, PartitionImage
+from kafkalite.core.cluster.registrations import BrokerGone, BrokerRegistered
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -64,15 +65,36 @@ class World:
         self.machine.replay(outcome.records)
         return outcome.replies[0].response
 
+    def start(self, node_id: int, *, cleanly: bool = False) -> None:
+        at = {DEFAULT_LISTENER: ("h", 9092)}
+        record = images.broker_record(node_id, at, epoch=EPOCH + 1, stopped_cleanly=cleanly)
+        self.run(BrokerRegistered(record))
+
+    def stop(self, node_id: int) -> None:
+        self.run(BrokerGone(node_id, self.machine.image.brokers[node_id].epoch))
+
+    def alter(self, *members: int) -> None:
+        """The leader asks for an in-sync set."""
+        known, topic_id = self.state, self.machine.image.topics["t"].topic_id
+        states = tuple(BrokerState(node, EPOCH) for node in members)
+        asked = AlterPartitionPartition(
+            0, known.leader_epoch, new_isr_with_epochs=states, partition_epoch=known.epoch
+        )
+        topics = (AlterPartitionTopic(topic_id, (asked,)),)
+        answer = self.run(AlterPartitionRequest(known.leader, EPOCH, topics))
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.NONE
+
     @property
     def state(self) -> PartitionImage:
         found = self.machine.image.partition("t", 0)
         assert found is not None
         return found
 
-    def report(self, node_id: int, *, well: bool = False, epoch: int = EPOCH) -> ErrorCode:
+    def report(
+        self, node_id: int, *, well: bool = False, lost: bool = False, epoch: int = EPOCH
+    ) -> ErrorCode:
         topic_id = self.machine.image.topics["t"].topic_id
-        named = {"recovered" if well else "failed": (0, 9)}
+        named = {"recovered" if well else "failed": (0, 9), "lost": (0,) if lost else ()}
         topics = (ReportedReplicas(topic_id, **named), ReportedReplicas(UUID(int=1), (0,)))
         code: ErrorCode = self.run(ReportReplicasRequest(node_id, epoch, topics)).error_code
         return code
@@ -130,6 +152,72 @@ def test_a_replica_that_moves_away_is_no_failed_one() -> None:
     move = ReassignableTopic("t", (ReassignablePartition(0, (2,)),))
     world.run(AlterPartitionReassignmentsRequest(10_000, (move,)))
     assert (world.state.replicas, world.state.failed_replicas) == ((2,), ())
+
+
+def test_one_whose_log_has_failed_stays_eligible_and_leads_once_it_is_well() -> None:
+    """Its disk was full: it has all that was acknowledged. The one that was elected in its place
+    has lost the tail of its log."""
+    world = World(PartitionImage((2, 3, 1), 2, 4, (2, 3), epoch=5), min_insync_replicas="2")
+    world.alter(2)
+    world.report(2)
+    world.stop(2)
+    assert (world.state.leader, world.state.eligible_leader_replicas) == (3, (2,))
+    world.stop(3)
+    world.start(2, cleanly=True)
+    assert (world.state.leader, world.state.in_sync_replicas) == (NO_LEADER, (2,))
+    world.start(3)
+    assert (world.state.leader, world.state.in_sync_replicas) == (NO_LEADER, (2,))
+    world.report(2, well=True, epoch=EPOCH + 1)
+    assert (world.state.leader, world.state.in_sync_replicas) == (2, (2,))
+
+
+def test_a_whole_log_is_elected_while_another_waits_for_its_disk() -> None:
+    world = World(PartitionImage((1, 2, 3), 1, 4, (1, 2), epoch=5), min_insync_replicas="2")
+    world.report(2)
+    assert world.state.eligible_leader_replicas == (2,)
+    world.stop(1)
+    assert (world.state.leader, world.state.in_sync_replicas) == (NO_LEADER, (1, 2))
+    world.start(1, cleanly=True)
+    assert (world.state.leader, world.state.in_sync_replicas) == (1, (1,))
+    assert world.state.eligible_leader_replicas == (2,)
+
+
+def test_one_that_is_well_again_leads_where_the_last_member_is_away() -> None:
+    world = World(PartitionImage((1, 2, 3), 1, 4, (1, 2), epoch=5), min_insync_replicas="2")
+    world.report(2)
+    world.stop(1)
+    world.report(2, well=True)
+    assert (world.state.leader, world.state.in_sync_replicas) == (2, (2,))
+    assert world.state.eligible_leader_replicas == (1,)
+
+
+def test_a_disk_that_did_not_sync_makes_nobody_eligible() -> None:
+    world = World(PartitionImage((1, 2, 3), 1, 4, (1, 2), epoch=5), min_insync_replicas="2")
+    world.report(2, lost=True)
+    assert (world.state.in_sync_replicas, world.state.eligible_leader_replicas) == ((1,), ())
+    world.stop(1)
+    world.start(1)
+    assert (world.state.leader, world.state.in_sync_replicas) == (1, (1,))
+
+
+def test_the_last_member_whose_disk_did_not_sync_leaves_for_an_eligible_one() -> None:
+    world = World(PartitionImage((1, 2, 3), 1, 4, (1, 2), epoch=5), min_insync_replicas="2")
+    world.alter(1)
+    world.report(1, lost=True)
+    assert (world.state.leader, world.state.in_sync_replicas) == (2, (2,))
+    assert world.state.eligible_leader_replicas == ()
+
+
+def test_one_whose_disk_failed_to_sync_later_is_reported_again() -> None:
+    world = World(PartitionImage((1, 2, 3), 1, 4, (1, 2), epoch=5), min_insync_replicas="2")
+    where, topic_id = TopicPartition("t", 0), world.machine.image.topics["t"].topic_id
+    world.report(2)
+    assert differences(2, world.machine.image, {where}) == ()
+    expected = (ReportedReplicas(topic_id, (0,), (), (0,)),)
+    assert differences(2, world.machine.image, {where}, {where}) == expected
+    world.report(2, lost=True)
+    assert world.state.eligible_leader_replicas == ()
+    assert differences(2, world.machine.image, {where}, {where}) == ()
 
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
