@@ -69,6 +69,12 @@ def test_one_whose_disk_was_full_leads_where_the_elected_one_has_lost_its_tail()
 
 
 @pytest.mark.slow
+def test_a_topic_that_is_made_again_does_not_have_the_high_watermark_of_the_deleted_one() -> None:
+    """The broker was killed before it wrote its high watermarks again."""
+    assert lived(162037, 10, has_racks=False).violations == []
+
+
+@pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]

@@ -188,9 +188,9 @@ class LogStore:
     def end_open(self, log: PartitionLog) -> PartitionLog:
         """From now on `log` is one of ours."""
         where = log.topic_partition
+        log.high_watermark = self._watermarks.offsets.get(where, 0)
         self._adopt(log)
         self._failed_to_open.discard(where)
-        log.high_watermark = self._watermarks.offsets.get(where, 0)
         return log
 
     def _adopt(self, log: PartitionLog) -> None:
@@ -418,13 +418,16 @@ class LogStore:
 
     def _take_back(self, log: PartitionLog) -> None:
         """Writes the checkpoints if they promise more of `log` than is true: it was cut, or has the
-        name of one that was deleted. After a crash they would hide what is torn, or take the rest.
+        name of one that was deleted. After a crash they would hide what is torn, take the rest, or
+        call committed what is not.
         """
         where = log.topic_partition
         if self._recovery_points.written.get(where, 0) > log.recovery_point:
             self.write_recovery_points()
         if self._start_offsets.written.get(where, 0) > log.log_start_offset:
             self.write_log_start_offsets()
+        if not log.log_end_offset and self._watermarks.written.get(where, 0):
+            self.write_high_watermarks()  # not of each log that a power cut has made shorter
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -288,14 +288,17 @@ def test_checkpoints_are_written_when_they_differ(memory: MemoryStorage, batch: 
 def test_a_deleted_topics_checkpoints_say_nothing_of_its_successor(
     memory: MemoryStorage, batch: MakeBatch, seed: int
 ) -> None:
-    """Its log start offset would take all records of the new one, its recovery point hide tears."""
+    """Its log start offset would take all records of the new one, its recovery point hide tears,
+    its high watermark call records committed that are on one replica alone."""
     store = LogStore(memory)
     log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 9)
     log.increment_log_start_offset(8)
+    log.high_watermark = 9
     log.flush()
     store.write_recovery_points()
     store.write_log_start_offsets()
+    store.write_high_watermarks()
     store.delete(log)
     log = store.open(ORDERS, UUID(int=8), CONFIG, at(2_000))
     fill(log, batch, 3)
@@ -303,7 +306,9 @@ def test_a_deleted_topics_checkpoints_say_nothing_of_its_successor(
     survivor = memory.after_crash(Random(seed)) if seed else memory.after_kill()
     again = LogStore(survivor).open(ORDERS, UUID(int=8), CONFIG, at(3_000))
     assert (again.log_start_offset, again.log_end_offset, again.loss) == (0, 3, None)
-    for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS):
+    assert again.high_watermark == 0
+    promises = checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS
+    for name in (*promises, checkpoints.HIGH_WATERMARKS):
         assert not checkpoints.read_offsets(survivor, name).get(ORDERS)
 
 
