@@ -52,7 +52,7 @@ cdef inline const uint8_t *plain_end(
 
 
 cdef inline int hex_number(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """The number of `uXXXX` at `at`; -1 where it is none."""
+    """The number that `u` and four hexadecimal digits at `at` name; -1 where they are not."""
     cdef int i, digit, found = 0
     if end - at < 5 or at[0] != 117:
         return -1
