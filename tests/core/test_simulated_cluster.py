@@ -75,6 +75,12 @@ def test_a_topic_that_is_made_again_does_not_have_the_high_watermark_of_the_dele
 
 
 @pytest.mark.slow
+def test_one_whose_disk_was_full_does_not_keep_a_well_follower_out_of_the_in_sync_set() -> None:
+    """The leader was alone in sync, so its group coordinator was not loaded for half a minute."""
+    assert lived(186685, 10, has_racks=False).violations == []
+
+
+@pytest.mark.slow
 def test_histories_are_not_empty() -> None:
     """Records are acknowledged, leaders change, topics are deleted, and every fault happens."""
     lives = [lived(seed) for seed in range(300, 310)]

@@ -142,6 +142,7 @@ class Leader:
     partition_epoch: int = -1
     replicas: tuple[int, ...] = ()
     in_sync_replicas: frozenset[int] = frozenset()  # in force
+    failed_replicas: frozenset[int] = frozenset()  # whose logs cannot be written, as the image says
     asked: AlterPartition | None = None  # not answered, or not in a way that settles it
     followers: dict[int, FollowerState] = field(default_factory=dict)
     _retry_ms: int | None = None  # when to ask the same again
@@ -169,6 +170,7 @@ class Leader:
             for node in dict.fromkeys((*image.replicas, *image.in_sync_replicas))
             if node != self.node_id
         }
+        self.failed_replicas = frozenset(image.failed_replicas)
         self._commits_nothing = bool(image.eligible_leader_replicas)
         return self._in_force(frozenset(image.in_sync_replicas), image.epoch, now_ms)
 
@@ -299,7 +301,7 @@ class Leader:
         self._counted = tuple(
             state
             for node, state in self.followers.items()
-            if node in maximal or self._is_about_to_join(state, now_ms)
+            if node in maximal or self._is_about_to_join(node, state, now_ms)
         )
         self._advance()
         return outcome
@@ -309,10 +311,15 @@ class Leader:
         if node in self.in_sync_replicas:
             return self._is_caught_up(state, now_ms)
         has_enough = state.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
-        return has_enough and state.has_fetched and state.is_eligible
+        return has_enough and self._may_join(node, state)
 
-    def _is_about_to_join(self, state: FollowerState, now_ms: int) -> bool:
-        return state.has_fetched and state.is_eligible and self._is_caught_up(state, now_ms)
+    def _may_join(self, node: int, state: FollowerState) -> bool:
+        """Whether the controller would take it in. A set with one that it would not is refused as a
+        whole, so that the others would not join either."""
+        return state.has_fetched and state.is_eligible and node not in self.failed_replicas
+
+    def _is_about_to_join(self, node: int, state: FollowerState, now_ms: int) -> bool:
+        return self._may_join(node, state) and self._is_caught_up(state, now_ms)
 
     def _is_caught_up(self, state: FollowerState, now_ms: int) -> bool:
         is_at_end = state.log_end_offset >= self.log_end_offset

@@ -133,7 +133,7 @@ def appends_whatever_its_position(patch: pytest.MonkeyPatch) -> None:
 def commits_by_the_set_in_force(patch: pytest.MonkeyPatch) -> None:
     """A joining follower does not count until the leader has heard that it has joined."""
     patch.setattr(Leader, "maximal_in_sync", property(lambda self: self.in_sync_replicas))
-    patch.setattr(Leader, "_is_about_to_join", lambda self, state, now_ms: False)
+    patch.setattr(Leader, "_is_about_to_join", lambda *asked: False)
 
 
 def joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
         if node in self.in_sync_replicas:
             return self._is_caught_up(state, now_ms)
         has_enough = state.log_end_offset >= self.high_watermark
-        return has_enough and state.has_fetched and state.is_eligible
+        return has_enough and self._may_join(node, state)
 
     patch.setattr(Leader, "_belongs", belongs)
 
