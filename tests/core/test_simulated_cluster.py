@@ -31,7 +31,7 @@ from kafkalite.testing.workload import Workload
 
 SEEDS = os.environ.get("KAFKALITE_SEEDS")
 FIRST, LAST = map(int, (SEEDS or "100:400").split(":"))
-EVENTS_A_RUN = 20 if SEEDS else 10  # half a second of a core each
+EVENTS_A_RUN = 20 if SEEDS else 10  # ten take one to three seconds of a core
 # Since operators, disks and clocks are in the histories; before racks were.
 FAILED_ONCE = [782, 1112, 20602, 20847, 21399, 21699, 21743, 21806]
 
@@ -75,7 +75,7 @@ def test_a_topic_that_is_made_again_does_not_have_the_high_watermark_of_the_dele
 
 
 @pytest.mark.slow
-def test_one_whose_disk_was_full_does_not_keep_a_well_follower_out_of_the_in_sync_set() -> None:
+def test_a_follower_with_a_full_disk_keeps_no_other_out_of_the_in_sync_set() -> None:
     """The leader was alone in sync, so its group coordinator was not loaded for half a minute."""
     assert lived(186685, 10, has_racks=False).violations == []
 

@@ -314,8 +314,8 @@ class Leader:
         return has_enough and self._may_join(node, state)
 
     def _may_join(self, node: int, state: FollowerState) -> bool:
-        """Whether the controller would take the follower in. It refuses a set with a member that
-        may not join as a whole, so that no other follower would join either."""
+        """Whether the controller would take the follower in. If one member of a set may not join,
+        the controller refuses the whole set, and no other follower joins either."""
         return state.has_fetched and state.is_eligible and node not in self.failed_replicas
 
     def _is_about_to_join(self, node: int, state: FollowerState, now_ms: int) -> bool:

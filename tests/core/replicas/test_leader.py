@@ -152,8 +152,8 @@ def test_who_is_not_registered_does_not_join() -> None:
     assert leader.followers[2].is_eligible
 
 
-def test_one_whose_log_has_failed_keeps_nobody_else_out_of_the_in_sync_set() -> None:
-    """A full disk takes an append back: the replica fetches on, with all that the leader has."""
+def test_a_follower_whose_log_has_failed_keeps_no_other_out_of_the_in_sync_set() -> None:
+    """A full disk refused an append: the follower fetches on, and has what the leader has."""
     leader = leading((1,))
     failed = PartitionImage((1, 2, 3), 1, 5, (1,), 8, failed_replicas=(2,))
     assert leader.replay(failed, 1).effects == ()
@@ -162,7 +162,7 @@ def test_one_whose_log_has_failed_keeps_nobody_else_out_of_the_in_sync_set() -> 
     leader.replay(PartitionImage((1, 2, 3), 1, 5, (1, 3), 9, failed_replicas=(2,)), 4)
     leader.appended(12)
     leader.fetched(fetch(3, 12), 5)
-    assert leader.high_watermark == 12, "it does not hold back what the others commit"
+    assert leader.high_watermark == 12, "the failed follower holds nothing back"
     leader.fetched(fetch(2, 12), 6)
     assert members(leader.replay(PartitionImage((1, 2, 3), 1, 5, (1, 3), 10), 7)) == [1, 2, 3]
 
