@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar
 
 R = TypeVar("R")
@@ -22,6 +22,7 @@ R = TypeVar("R")
 WALL_START_S: Final = 1_700_000_000  # what the wall clock says when a world begins
 MONOTONIC_START_S: Final = 1_000_000
 NS: Final = 1_000_000_000
+MONOTONIC_START_NS: Final = MONOTONIC_START_S * NS
 
 
 class Time:
@@ -45,15 +46,45 @@ class Time:
 
     def monotonic_ns(self) -> int:
         """The clock that nobody sets."""
-        return MONOTONIC_START_S * NS + self.now_ns
+        return MONOTONIC_START_NS + self.now_ns
 
     def monotonic(self) -> float:
         """The clock that nobody sets."""
-        return self.monotonic_ns() / NS
+        return (MONOTONIC_START_NS + self.now_ns) / NS
 
-    def perf_counter(self) -> float:
-        """The clock that nobody sets."""
-        return self.monotonic()
+    perf_counter = monotonic
+
+
+class Handle:
+    """A call that a loop is to make. It does what asyncio's handles do, at half their cost: the
+    loops of a world make thousands for each second of theirs."""
+
+    __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+        when: float = 0.0,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        """The loop does not make the call."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether the loop does not make the call."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """When the loop is to make it, if at a time."""
+        return self._when
 
 
 class Agenda:
@@ -61,27 +92,30 @@ class Agenda:
 
     def __init__(self) -> None:
         self._ready: list[SimulatedLoop] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle, SimulatedLoop]] = []
+        self._timers: list[tuple[float, int, Handle, SimulatedLoop]] = []
         self._numbers = 0
 
     def add(self, loop: SimulatedLoop) -> None:
         """The loop has work."""
         self._ready.append(loop)
 
-    def at(self, when: float, handle: asyncio.TimerHandle, loop: SimulatedLoop) -> None:
+    def at(self, when: float, handle: Handle, loop: SimulatedLoop) -> None:
         """The loop has work then."""
         self._numbers += 1
         heapq.heappush(self._timers, (when, self._numbers, handle, loop))
 
     def take(self, now: float) -> list[SimulatedLoop]:
         """The loops with work now, in the order of their making."""
-        while (due := self.next_due()) is not None and due <= now:
-            _, _, handle, loop = heapq.heappop(self._timers)
-            loop.on_due(handle)
-        found, self._ready = self._ready, []
-        if len(found) > 1:
-            found.sort(key=_number)
-        return found
+        timers = self._timers
+        while timers and (due := self.next_due()) is not None and due <= now:
+            _, _, handle, loop = heapq.heappop(timers)
+            loop.make(handle)
+        with_work = self._ready
+        if with_work:
+            self._ready = []
+            if len(with_work) > 1:
+                with_work.sort(key=_number)
+        return with_work
 
     def next_due(self) -> float | None:
         """When the earliest timer is due that was not cancelled, of a loop that does not stand
@@ -89,7 +123,7 @@ class Agenda:
         timers = self._timers
         while timers:
             when, _, handle, loop = timers[0]
-            if handle.cancelled():
+            if handle.is_cancelled:
                 heapq.heappop(timers)
             elif loop.stands_still:
                 heapq.heappop(timers)
@@ -102,7 +136,7 @@ class Agenda:
 class SimulatedLoop(asyncio.BaseEventLoop):
     """An event loop whose time is the world's and whose threads are none. `owner` runs in it."""
 
-    _ready: deque[asyncio.Handle]  # asyncio's own
+    _ready: deque[Handle]  # asyncio's own
     _closed: bool
 
     def __init__(self, time: Time, agenda: Agenda, owner: Any, number: int) -> None:
@@ -110,25 +144,42 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.owner = owner
         self.number = number
         self.stands_still = False  # has no turns; see `stand_still`
-        self.held: list[tuple[float, asyncio.TimerHandle]] = []  # timers that were due meanwhile
+        self.held: list[tuple[float, Handle]] = []  # timers that were due meanwhile
         self._time = time
         self._agenda = agenda
         self._is_on_agenda = False
 
     def time(self) -> float:
         """The world's monotonic clock."""
-        return self._time.monotonic()
+        return (MONOTONIC_START_NS + self._time.now_ns) / NS
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        """Runs in the next turn. As asyncio has it, at half the cost."""
+    ) -> Handle:
+        """Runs in the next turn."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        self._write_to_self()
+        handle = Handle(callback, args, context)
+        self.make(handle)
         return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no other threads
+
+    def make(self, handle: Handle) -> None:
+        """Makes a call in the next turn."""
+        self._ready.append(handle)
+        if not self._is_on_agenda:
+            self._has_work()
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> Handle:
+        """Runs so many seconds later."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -136,18 +187,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         """Runs then."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = Handle(callback, args, context, when)
         self._agenda.at(when, handle, self)
         return handle
-
-    def on_due(self, handle: asyncio.TimerHandle) -> None:
-        """A timer goes off in the next turn."""
-        self._ready.append(handle)
-        self._write_to_self()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., R], *args: Any
@@ -171,7 +217,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for when, handle in held:
             self._agenda.at(when, handle, self)
         if self._ready:
-            self._write_to_self()
+            self._has_work()
 
     def turn(self) -> bool:
         """One turn; whether there was anything to do."""
@@ -182,13 +228,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         ready, has_run = self._ready, False
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle.cancelled():
+            if not handle.is_cancelled:
                 has_run = True
-                handle._run()
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    message = f"Exception in callback {handle.callback!r}"
+                    self.call_exception_handler({"message": message, "exception": error})
         return has_run
 
-    def _write_to_self(self) -> None:
-        """Something was handed in."""
+    def _has_work(self) -> None:
         if not self._is_on_agenda:
             self._is_on_agenda = True
             self._agenda.add(self)

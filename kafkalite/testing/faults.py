@@ -110,9 +110,15 @@ class Faults:
         """Lets time pass. Processes that end are started again, machines lose their power."""
         time = self.cluster.world.time
         until_ns = time.now_ns + round(seconds * NS)
+
+        def is_over() -> bool:
+            return time.now_ns >= until_ns or (
+                bool(self._armed or self._starting) and self._is_due()  # seldom
+            )
+
         while time.now_ns < until_ns:
             self._look()
-            self.cluster.run(lambda: time.now_ns >= until_ns or self._is_due(), seconds + 1)
+            self.cluster.run(is_over, seconds + 1)
         self._look()
 
     def heal(self) -> None:
@@ -537,8 +543,6 @@ class Faults:
 
     def _is_due(self) -> bool:
         """Whether a machine has lost power, or a start has ended: asked before each turn."""
-        if not (self._armed or self._starting):
-            return False  # as nearly always
         brokers = self.cluster.brokers
         if any(brokers[node_id].storage.is_without_power for node_id in self._armed):
             return True

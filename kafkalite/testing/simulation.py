@@ -106,13 +106,15 @@ class Host:
         self._kept |= asyncio.all_tasks(self.loop)
         self.loop.stand_still()
 
-    def cancel(self) -> None:
-        """Asks what is left of its programs to end, unseen."""
+    def cancel(self) -> set[asyncio.Task[Any]]:
+        """Asks what is left of its programs to end, unseen; what was left."""
         self.is_dead = self.is_paused = False
         self.loop.set_exception_handler(lambda loop, context: None)
         self.loop.go_on()
-        for task in asyncio.all_tasks(self.loop):
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
             task.cancel()
+        return left
 
 
 class _OwnNetwork:
@@ -169,9 +171,7 @@ class World:
         trace: TracebackType | None,
     ) -> None:
         for _ in range(END_ATTEMPTS):  # what timers begin meanwhile is asked to end the next time
-            for host in self.hosts:
-                host.cancel()
-            left = [task for host in self.hosts for task in asyncio.all_tasks(host.loop)]
+            left = [task for host in self.hosts for task in host.cancel()]
             if not left:
                 break
             with suppress(Stuck):
@@ -220,15 +220,18 @@ class World:
         turns, time, agenda, events = 0, self.time, self._agenda, self.network.events
         try:
             while not until():
-                has_arrived = events.run_due()
-                worked = [loop for loop in agenda.take(time.monotonic()) if loop.turn()]
+                has_worked = events.run_due()
+                with_work = agenda.take(time.monotonic())
+                for loop in with_work:
+                    if loop.turn():
+                        has_worked = True
                 turns += 1
                 time.now_ns += TURN_NS
-                if not (worked or has_arrived):
+                if not has_worked:
                     turns = 0
                     self._pass_time(deadline)
                 elif turns > TURNS_MAX:
-                    names = ", ".join(str(loop.owner) for loop in worked)
+                    names = ", ".join(str(loop.owner) for loop in with_work)
                     raise Stuck(f"{names}: work without a rest for {turns} turns")
         finally:
             asyncio._set_running_loop(None)
@@ -249,13 +252,15 @@ class World:
 
     def _pass_time(self, deadline: float) -> None:
         """On to the next timer, a paused host's do not count, or to what arrives next."""
-        dues = [] if (due := self._agenda.next_due()) is None else [due]
+        due = self._alarm
+        if (timer := self._agenda.next_due()) is not None and timer < due:
+            due = timer
         if (due_ns := self.network.events.next_due_ns) is not None:
-            dues.append(MONOTONIC_START_S + due_ns / NS)
-        dues.append(self._alarm)
-        if min(dues) == math.inf:
+            due = min(due, MONOTONIC_START_S + due_ns / NS)
+        if due == math.inf:
             raise Stuck(f"no host has a timer, after {self.seconds:.3f} s")
-        now_ns = max(self.time.now_ns, round((min(dues) - MONOTONIC_START_S) * NS))
-        self.time.now_ns = now_ns + 1_000  # past the timer, whatever its digits
-        if self.seconds > deadline:
+        time = self.time
+        # Past the timer, whatever its digits.
+        time.now_ns = max(time.now_ns, round((due - MONOTONIC_START_S) * NS)) + 1_000
+        if time.now_ns / NS > deadline:
             raise Stuck(f"not so after {self.seconds:.3f} s")

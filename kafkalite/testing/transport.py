@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from kafkalite.testing.event_loop import Handle
 from kafkalite.testing.kernel import Socket
 
 READ_BYTES_MAX: Final = 262_144  # in one call of a protocol
@@ -39,6 +40,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_ending = False  # `write_eof` was called
         self._is_lost = False
         self._is_woken = False
+        self._ready = Handle(self._on_ready, (), None)
 
     @classmethod
     def open(
@@ -57,7 +59,7 @@ class SimulatedTransport(asyncio.Transport):
         """The socket has something to read, or room: the program sees to it in its next turn."""
         if not (self._is_woken or self._is_lost):
             self._is_woken = True
-            self._loop.call_soon(self._on_ready)
+            self._loop.make(self._ready)
 
     def _on_ready(self) -> None:
         self._is_woken = False

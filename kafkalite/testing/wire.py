@@ -71,10 +71,12 @@ class Events:
 
     def run_due(self) -> bool:
         """Lets all happen that is due; whether anything was."""
-        due, now_ns, has_run = self._due, self.now_ns(), False
-        while due and due[0][0] <= now_ns:
-            heapq.heappop(due)[2]()
-            has_run = True
+        due, has_run = self._due, False
+        if due:
+            now_ns = self.now_ns()
+            while due and due[0][0] <= now_ns:
+                heapq.heappop(due)[2]()
+                has_run = True
         return has_run
 
 
