@@ -62,6 +62,7 @@ class Process:
     follower: ImageFollower = field(default_factory=ImageFollower)
     fetched: dict[tuple[Where, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
     asked: dict[Where, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    led: tuple[ClusterImage | None, list[tuple[Where, PartitionImage]]] = None, []
 
 
 class World:
@@ -202,8 +203,9 @@ class World:
 
     def partitions(self, image: ClusterImage) -> list[tuple[Where, PartitionImage]]:
         return [
-            ((topic.topic_id.hex, index), partition)
+            ((topic_id, index), partition)
             for topic in image.topics.values()
+            for topic_id in (topic.topic_id.hex,)
             for index, partition in enumerate(topic.partitions)
         ]
 
@@ -216,9 +218,16 @@ class World:
     # -- records
 
     def led(self, process: Process) -> list[tuple[Where, PartitionImage]]:
-        """The partitions that a broker believes to lead."""
-        known = self.partitions(process.follower.image)
-        return [(where, p) for where, p in known if process.is_up and p.leader == process.node_id]
+        """The partitions that a broker believes to lead; it is asked far more often than its image
+        changes."""
+        if not process.is_up:
+            return []
+        image, led = process.led
+        if image is not process.follower.image:
+            image, node_id = process.follower.image, process.node_id
+            led = [(where, p) for where, p in self.partitions(image) if p.leader == node_id]
+            process.led = image, led
+        return led
 
     def produce(self, process: Process) -> None:
         for where, partition in self.led(process):
@@ -240,6 +249,8 @@ class World:
                     continue
                 own = follower.disk.setdefault(where, [])
                 same = 0
+                if own == log[: len(own)]:  # as nearly always
+                    same = len(own)
                 while same < min(len(own), len(log)) and own[same] == log[same]:
                     same += 1
                 del own[same:]

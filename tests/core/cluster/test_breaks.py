@@ -86,7 +86,7 @@ def test_a_break_is_found(
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
-        (breaks.truncates_to_the_high_watermark, 6),
+        (breaks.truncates_to_the_high_watermark, 26),
         (breaks.counts_a_follower_too_early, 43),
         (breaks.acknowledges_before_the_in_sync_set_has_it, 9),
         (breaks.acknowledges_after_its_deposition, 3),
