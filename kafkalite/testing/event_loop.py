@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 R = TypeVar("R")
 
@@ -148,6 +149,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._time = time
         self._agenda = agenda
         self._is_on_agenda = False
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Begins a task, and remembers it while others do."""
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        self._tasks.add(task)
+        return task
+
+    def unfinished(self) -> set[asyncio.Task[Any]]:
+        """The tasks that are not done. `asyncio.all_tasks` looks at those of all loops."""
+        return {task for task in self._tasks if not task.done()}
 
     def time(self) -> float:
         """The world's monotonic clock."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -137,6 +138,7 @@ class Observer:
         return unclean is not None and seen.leader_epoch < max(unclean)
 
 
+@lru_cache(maxsize=256)
 def _named(where: TopicPartition, topic_id: UUID) -> TopicPartition:
     return TopicPartition(f"{where.topic} {topic_id.hex[:8]}", where.partition)
 

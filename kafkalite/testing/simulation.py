@@ -103,7 +103,7 @@ class Host:
 
     def _end(self) -> None:
         self.is_dead = True
-        self._kept |= asyncio.all_tasks(self.loop)
+        self._kept |= self.loop.unfinished()
         self.loop.stand_still()
 
     def cancel(self) -> set[asyncio.Task[Any]]:
@@ -111,7 +111,7 @@ class Host:
         self.is_dead = self.is_paused = False
         self.loop.set_exception_handler(lambda loop, context: None)
         self.loop.go_on()
-        left = asyncio.all_tasks(self.loop)
+        left = self.loop.unfinished()
         for task in left:
             task.cancel()
         return left
