@@ -34,6 +34,7 @@ TOPICS = {
     "small": {"max.message.bytes": "200"},
     "two-replicas": {"min.insync.replicas": "2"},
 }
+SETTINGS = {"transaction.state.log.num.partitions": "2"}  # of 50, most of the time is theirs
 NOW_MS = 1_700_000_000_000
 PRODUCER = (0, 0)  # the first id that a broker gives out, and its epoch
 
@@ -124,7 +125,7 @@ class Asked:
 @asynccontextmanager
 async def both(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Asked, Asked]]:
     """A broker with the short way and one without, at the same time of the clock."""
-    nodes = [await start_node(directory / name, listen="127.0.0.1:0") for name in ("a", "b")]
+    nodes = [await start_node(directory / name, "127.0.0.1:0", SETTINGS) for name in ("a", "b")]
     try:
         for node in nodes:
             for name, configs in TOPICS.items():
