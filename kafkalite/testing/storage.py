@@ -19,7 +19,7 @@ Source cockroachdb/pebble `vfs` (crashable memory file system), for the idea.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -220,6 +220,11 @@ class MemoryStorage:
         survivor.names = {path: _Content(c.data) for path, c in self.names.items()}
         survivor._paths = set(self._paths)
         return survivor._settle()
+
+    def contents(self) -> Hashable:
+        """All directories, and all files with their bytes: equal for disks that hold the same."""
+        files = ((path, bytes(content.data)) for path, content in self.names.items())
+        return frozenset(self._paths), tuple(files)
 
     def _settle(self) -> MemoryStorage:
         for content in self.names.values():
