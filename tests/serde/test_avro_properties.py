@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
 from io import BytesIO
 from itertools import count
 from typing import Any
@@ -53,6 +55,7 @@ def shape(schema: Any) -> str:
     return shapes.get(kind(schema), branch_key(schema))
 
 
+@cache
 @st.composite
 def schemas(draw: st.DrawFn, depth: int = 3, *, union: bool = True, logical: bool = False) -> Any:
     """A schema; every named type has a name of its own."""
@@ -93,7 +96,7 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
     if isinstance(schema, list):
         return st.one_of([values(branch) for branch in schema])
     if isinstance(schema, dict) and "logicalType" in schema:
-        return logical_values(schema)
+        return LOGICAL_VALUES[schema["logicalType"]]
     match kind(schema):
         case "record":
             return st.fixed_dictionaries({f["name"]: values(f["type"]) for f in schema["fields"]})
@@ -108,35 +111,29 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
             return st.text(letters, min_size=schema["size"], max_size=schema["size"]).map(
                 str.encode
             )
-    return {
-        "null": st.none(),
-        "boolean": st.booleans(),
-        "int": st.integers(-(2**31), 2**31 - 1),
-        "long": st.integers(-(2**63), 2**63 - 1),
-        "float": st.floats(width=32, allow_nan=False),
-        "double": st.floats(allow_nan=False),
-        "bytes": st.text(max_size=60).map(str.encode),  # readable as a string
-        "string": st.text(max_size=100),
-    }[kind(schema)]
+    return PRIMITIVE_VALUES[kind(schema)]
 
 
-def logical_values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    from datetime import UTC, datetime
-
-    moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
-    return {
-        "timestamp-millis": moments.map(
-            lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)
-        ),
-        "timestamp-micros": moments,
-        "date": st.dates(),
-        "time-millis": st.times().map(
-            lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)
-        ),
-        "time-micros": st.times(),
-        "uuid": st.uuids(),
-        "decimal": st.decimals(-(10**8), 10**8, places=3),
-    }[schema["logicalType"]]
+PRIMITIVE_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "bytes": st.text(max_size=60).map(str.encode),  # readable as a string
+    "string": st.text(max_size=100),
+}
+MOMENTS = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+LOGICAL_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "timestamp-millis": MOMENTS.map(lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)),
+    "timestamp-micros": MOMENTS,
+    "date": st.dates(),
+    "time-millis": st.times().map(lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)),
+    "time-micros": st.times(),
+    "uuid": st.uuids(),
+    "decimal": st.decimals(-(10**8), 10**8, places=3),
+}
 
 
 def write(schema: Any, value: Any) -> bytes:
