@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,6 +34,9 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 SECONDS_MAX = 100
 # Java programs of a second or two: no time to optimise, little memory.
 QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Xshare:auto"]
+JAVAC_QUICK = [f"-J{option}" for option in QUICK]
+MEMORY = Path("/dev/shm")  # of Linux: where stores that are opened for each case wait for no disk
+SOURCES = Path(__file__).parent
 BROKER = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -126,29 +132,65 @@ class Jvm:
     """Java programs with Apache Kafka's jars on their class path."""
 
     def __init__(
-        self, jars: Path, folder: Path, sources: Path | None, options: Iterable[str] = ()
+        self, jars: Path, folder: Path, sources: Iterable[Path] = (), options: Iterable[str] = ()
     ) -> None:
         """Compiles `sources` into `folder`."""
-        if sources is not None:
-            javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
-            subprocess.run([*javac, *map(str, sorted(sources.glob("*.java")))], check=True)
+        if files := sorted(map(str, sources)):
+            javac = ["javac", *JAVAC_QUICK, "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
+            subprocess.run([*javac, *files], check=True)
         (folder / "log4j2.properties").write_text(LOGGING)
         logs = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         self._command = ["java", *QUICK, *options, logs, "-cp", f"{jars}/*:{folder}"]
+        self._programs: subprocess.Popen[str] | None = None
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """The command that runs a class."""
         return [*self._command, program, *arguments]
 
     def run(self, program: str, *arguments: str, stdin: str = "", code: int = 0) -> str:
-        """What it prints; it must end with `code`."""
-        command = self.command(program, *arguments)
+        """What it prints; it must end with `code`. One JVM runs all programs, one by one."""
+        ended, out, err = self._ask(program, stdin, *arguments)
+        assert ended == code, f"{program} ended with {ended}:\n{out[-3000:]}{err[-3000:]}"
+        return out
+
+    def run_alone(self, program: str, *arguments: str, code: int = 0) -> str:
+        """As `run`, in a JVM of its own, for programs that go on in hooks of their JVM's end."""
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+            self.command(program, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
         )
         tail = f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
         assert done.returncode == code, f"{program} ended with {done.returncode}:\n{tail}"
         return done.stdout
+
+    def _ask(self, *words: str) -> tuple[int, str, str]:
+        if self._programs is None:
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            command = self.command("Programs")
+            self._programs = subprocess.Popen(command, encoding="utf-8", **pipes)
+        process = self._programs
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Timer(SECONDS_MAX, process.kill)
+        late.start()
+        print(json.dumps(words), file=process.stdin, flush=True)
+        line = process.stdout.readline()
+        late.cancel()
+        if not line:
+            self.end()
+        assert line, f"{words[0]} took {SECONDS_MAX} seconds, or its JVM with it"
+        code, out, err = json.loads(line)
+        return code, out, err
+
+    def end(self) -> None:
+        """Ends the JVM of the programs that `run` ran."""
+        if self._programs is not None:
+            self._programs.communicate(timeout=SECONDS_MAX)
+            self._programs = None
 
     @contextmanager
     def running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -181,19 +223,31 @@ def archive(kafka_jars: Path, bootstrap: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def jvm(kafka_jars: Path, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+def jvm(kafka_jars: Path, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     options = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"), Path(__file__).parent, options)
+    running = Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"), SOURCES.glob("*.java"), options)
+    yield running
+    running.end()
 
 
 @pytest.fixture(scope="session")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     """Kafka Streams' own test driver."""
     require_java()
     given = Path(os.environ.get("KAFKALITE_KAFKA_JARS", "."))
     is_given = any(given.glob("kafka-streams-test-utils-*.jar"))
     jars = given if is_given else jars_of(f"streams-test-utils-{KAFKA}", TEST_DRIVER)
-    return Jvm(jars, tmp_path_factory.mktemp("oracle"), Path(__file__).parent / "streams")
+    sources = [SOURCES / "Programs.java", *(SOURCES / "streams").glob("*.java")]
+    with TemporaryDirectory(dir=MEMORY if has_room(MEMORY) else None) as stores:
+        options = [f"-Djava.io.tmpdir={stores}"]
+        running = Jvm(jars, tmp_path_factory.mktemp("oracle"), sources, options)
+        yield running
+        running.end()
+
+
+def has_room(place: Path) -> bool:
+    """Whether it is there and holds the stores of any topology."""
+    return place.is_dir() and shutil.disk_usage(place).free > 1 << 30
 
 
 @pytest.fixture(scope="session")
@@ -201,8 +255,7 @@ def old_jvm(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
     """Tools that Apache Kafka 4 has no more."""
     require_java()
     jars = jars_of(f"kafka-tools-{OLD_KAFKA}", OLD_TOOLS)
-    folder = tmp_path_factory.mktemp("old-jvm")
-    return Jvm(jars, folder, None)
+    return Jvm(jars, tmp_path_factory.mktemp("old-jvm"))
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,16 @@ def tool(jvm: Any, bootstrap: str) -> Tool:
     return run
 
 
+@pytest.mark.parametrize(("action", "code"), [("--describe", 0), ("--frobnicate", 1)])
+def test_a_tool_in_a_jvm_of_its_own_says_the_same(
+    jvm: Any, bootstrap: str, make_topic: Callable[[int], str], action: str, code: int
+) -> None:
+    words = ["--bootstrap-server", bootstrap, action, "--topic", make_topic(1)]
+    program = f"{TOOLS}.TopicCommand"
+    shared = jvm.run(program, *words, code=code)
+    assert shared == jvm.run_alone(program, *words, code=code)
+
+
 def events(told: str) -> dict[str, Any]:
     """The last event of each name that a verifiable client printed."""
     return {event["name"]: event for event in map(json.loads, told.splitlines())}
@@ -106,10 +116,11 @@ def test_verifiable_clients_and_performance(
 ) -> None:
     topic = make_topic(1)
     on_topic = ["--topic", topic]
-    sent = events(tool("VerifiableProducer", *on_topic, "--max-messages", "50"))["tool_data"]
+    verifiable = ["--bootstrap-server", bootstrap, *on_topic, "--max-messages", "50"]
+    sent = events(jvm.run_alone(f"{TOOLS}.VerifiableProducer", *verifiable))["tool_data"]
     assert (sent["sent"], sent["acked"]) == (50, 50)
-    options = ["--max-messages", "50", "--group-id", group, "--reset-policy", "earliest"]
-    got = events(tool("VerifiableConsumer", *on_topic, *options))
+    options = ["--group-id", group, "--reset-policy", "earliest"]
+    got = events(jvm.run_alone(f"{TOOLS}.VerifiableConsumer", *verifiable, *options))
     assert got["records_consumed"]["count"] == 50
     assert got["offsets_committed"]["success"]
     load = ["--num-records", "5000", "--record-size", "100", "--throughput", "-1"]
