@@ -21,6 +21,7 @@ from uuid import uuid4
 import hypothesis
 import pytest
 from hints import without_hint
+from warm import Popen
 
 from kafkalite.embedded import READY, EmbeddedBroker
 from kafkalite.embedded_zookeeper import ZooKeeper
@@ -51,6 +52,8 @@ SPARK_SECONDS_MAX = 400
 # own scripts read these two, in processes that tests start as well.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"), QUICK_JVM)
+if sys.platform == "linux":  # commands begin as forks
+    subprocess.Popen = Popen  # type: ignore[misc]
 SLOW_FILE = re.compile(rb"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
 EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of its examples

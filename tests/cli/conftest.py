@@ -13,15 +13,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hints import without_hint
 from inside import run_inside
-from warm import Kitchen
+from warm import script
 
 Program = Callable[..., "Ran"]
 Way = Callable[[tuple[str, ...], bytes, Mapping[str, str]], tuple[int, bytes, bytes]]
@@ -65,13 +64,21 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def way(fast_tier: bool) -> Iterator[Way]:
+def way(fast_tier: bool) -> Way:
     """How a command is run to its end."""
-    if fast_tier:
-        yield run_inside
-        return
-    with closing(Kitchen(SECONDS_MAX)) as kitchen:
-        yield kitchen.run
+    return run_inside if fast_tier else run_forked
+
+
+def run_forked(
+    command: tuple[str, ...], stdin: bytes, environ: Mapping[str, str]
+) -> tuple[int, bytes, bytes]:
+    """Runs one command, a program and its arguments, to its end: its exit code, stdout and
+    stderr."""
+    ran = subprocess.run(
+        [script(command[0]), *command[1:]],
+        input=stdin, env=environ, capture_output=True, timeout=SECONDS_MAX, check=False,
+    )  # fmt: skip
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from typing import IO
 
 import pytest
 import typer.main
-from warm import PROGRAMS, feed
+from warm import PROGRAMS
 
 from kafkalite.cli import app
 
@@ -40,6 +40,16 @@ HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (warnings, "showwar
 LASTING = [
     Path(place).resolve() for place in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])
 ]
+
+
+def feed(writing: int, data: bytes) -> None:
+    """Writes all that a command reads from its stdin."""
+    with open(writing, "wb") as pipe:
+        try:
+            pipe.write(data)
+            pipe.flush()
+        except BrokenPipeError:  # as with any command, it may have had enough
+            pass
 
 
 def run_inside(

@@ -35,7 +35,7 @@ def test_a_process_of_its_own_says_the_same(words: tuple[str, ...]) -> None:
     module = PROGRAMS[words[0]]
     environ = os.environ | {"COLUMNS": "100"}
     command = [sys.executable, "-m", module, *words[1:]]
-    real = subprocess.run(command, capture_output=True, env=environ)
+    real = subprocess.run(command, executable=sys.executable, capture_output=True, env=environ)
     said = [
         text.replace(f"python -m {module}".encode(), words[0].encode())
         for text in (real.stdout, real.stderr)

@@ -1,32 +1,42 @@
 """Commands as processes of their own that need not import anything: forks of one that has.
 
-    kitchen = Kitchen(seconds_max=60)
-    kitchen.run(("kafkalite", "topics", "list"), stdin=b"", environ=os.environ)
+    subprocess.Popen = Popen        # in the process that starts them
+    subprocess.Popen([sys.executable, "-m", "kafkalite.cli", "server", "start", ...])
+    subprocess.run([script("kafkalite"), "topics", "list"])
 
-A command alone takes half a second to start, on a busy machine several, and there are hundreds of
-them. A fork has file descriptors, an environment, signals and an exit code of its own as any
-process. It ends as any interpreter does, but for taking its modules apart: that would copy all
-memory that it shares with the others.
+A command alone takes half a second to start, on a busy machine several, and the tests start more
+than a thousand. A fork has file descriptors, an environment, signals and an exit code of its own
+as any process, and it is a child of the process that wanted it. It ends as any interpreter does,
+but for taking its modules apart: that would copy all memory that it shares with the others.
+
+    test ──asks──> kitchen ──forks──> nobody ──forks──> the command
+                                      ends at once: the test, its subreaper, adopts the command
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
+import inspect
 import io
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 REQUEST_BYTES_MAX = 1 << 17
+PR_SET_CHILD_SUBREAPER = 36
 PROGRAMS = {
     "kafkalite": "kafkalite.cli",
     "kafkalite-streams": "kafkalite.cli.streams",
@@ -38,17 +48,86 @@ USED_BY_MOST = (
     "encodings.idna", "kafkalite.cli.log_dump", "kafkalite.cli.log_verify",
     "kafkalite.cli.records_in", "kafkalite.cli.records_out", "kafkalite.clients.admin.client",
     "kafkalite.clients.consumer.consumer", "kafkalite.clients.producer.producer",
-    "kafkalite.node", "kafkalite.serde.registry_log", "kafkalite.streams",
-    "rich.console", "rich.table", "rich.text",
+    "kafkalite.node", "kafkalite.serde.registry_log", "kafkalite.serde.registry_server",
+    "kafkalite.streams", "rich.console", "rich.table", "rich.text", "rocksdict",
 )  # fmt: skip
+# Who wants more of a process than a folder, an environment, streams and a session gets a real one.
+WITHOUT_MORE = {
+    "executable": None, "preexec_fn": None, "pass_fds": (), "shell": False, "gid": None,
+    "gids": None, "uid": None, "umask": -1, "process_group": -1,
+}  # fmt: skip
+
+
+def script(program: str) -> str:
+    """The console script of a program."""
+    return str(Path(sys.executable).with_name(program))
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process, which begins as a fork if it is a command of ours."""
+
+    def _execute_child(self, *given: Any) -> None:
+        plain = super()._execute_child  # type: ignore[misc]
+        wanted = inspect.signature(plain).bind(*given).arguments
+        request = request_for(wanted)
+        if request is None:
+            plain(*given)
+            return
+        self.pid = kitchen().begin(request, streams_of(wanted))
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(wanted[name] for name in pipes))  # type: ignore[attr-defined]
+
+
+def request_for(wanted: Mapping[str, Any]) -> bytes | None:
+    """The request for a fork, if the process can be one."""
+    if not is_ours(wanted["args"]) or any(map(os.isatty, streams_of(wanted))):
+        return None
+    if any(wanted.get(name, usual) != usual for name, usual in WITHOUT_MORE.items()):
+        return None
+    environ = dict(os.environ if wanted["env"] is None else wanted["env"])
+    if surroundings(environ) != kitchen().surroundings:
+        return None
+    request = json.dumps(
+        {
+            "command": wanted["args"],
+            "folder": os.path.abspath(wanted["cwd"] or "."),
+            "environ": environ,
+            "is_session": wanted["start_new_session"],
+        }
+    ).encode()
+    return request if len(request) < REQUEST_BYTES_MAX else None
+
+
+def is_ours(command: Any) -> bool:
+    """Whether these are the words of a command of ours."""
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        return False
+    if command[:2] == [sys.executable, "-m"]:
+        return len(command) > 2 and command[2] in PROGRAMS.values()
+    return command[0] in map(script, PROGRAMS)
+
+
+def streams_of(wanted: Mapping[str, Any]) -> list[int]:
+    """The files that are to be stdin, stdout and stderr."""
+    given = [int(wanted[name]) for name in ("p2cread", "c2pwrite", "errwrite")]
+    return [own if file < 0 else file for own, file in enumerate(given)]
+
+
+def surroundings(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """What a fork would have from elsewhere: the variables that an interpreter reads when it
+    starts, and the network of the thread."""
+    of_interpreter = {name: text for name, text in environ.items() if name.startswith("PYTHON")}
+    return of_interpreter, os.readlink("/proc/thread-self/ns/net")
 
 
 class Kitchen:
-    """The process that forks, and the socket over which it is asked to. A command may take
-    `seconds_max`."""
+    """The process that forks, and the socket over which it is asked to."""
 
-    def __init__(self, seconds_max: float) -> None:
-        self._seconds_max = seconds_max
+    def __init__(self) -> None:
+        self.surroundings = surroundings(os.environ)
+        self._libc = ctypes.CDLL(None)
+        self._lock = threading.Lock()
         self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -58,63 +137,75 @@ class Kitchen:
                 stdout=subprocess.DEVNULL,
             )
 
-    def run(
-        self, command: Iterable[str], stdin: bytes, environ: Mapping[str, str]
-    ) -> tuple[int, bytes, bytes]:
-        """Runs one command, a program and its arguments, to its end: its exit code, stdout and
-        stderr."""
-        request = json.dumps({"command": list(command), "environ": dict(environ)}).encode()
-        reading, writing = os.pipe()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given = [reading, out.fileno(), err.fileno()]
-            socket.send_fds(self._asked, [request], given)
-            os.close(reading)
-            feeding = threading.Thread(target=feed, args=(writing, stdin))
-            feeding.start()
-            self._asked.settimeout(self._seconds_max)
-            code = int(self._asked.recv(REQUEST_BYTES_MAX))
-            feeding.join()
-            out.seek(0)
-            err.seek(0)
-            return code, out.read(), err.read()
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._asked.close()
-        self._process.wait()
+    def begin(self, request: bytes, files: list[int]) -> int:
+        """Begins a process with these files as stdin, stdout and stderr; its id."""
+        with self._lock:
+            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._asked, [request], files)
+                answer = self._asked.recv(REQUEST_BYTES_MAX)
+            finally:
+                self._libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        assert answer, "the process that forks has ended"
+        return int(answer)
 
 
-def feed(writing: int, data: bytes) -> None:
-    with open(writing, "wb") as pipe:
-        try:
-            pipe.write(data)
-            pipe.flush()
-        except BrokenPipeError:  # as with any command, it may have had enough
-            pass
+@cache
+def kitchen() -> Kitchen:
+    """The one of this process."""
+    return Kitchen()
 
 
-def fork_for_each_request(asked: socket.socket) -> None:
-    """Returns in the child that is to be the command; ends when nobody asks any more."""
+def fork_for_each_request(asked: socket.socket) -> list[str]:
+    """Returns the command in the child that is to be it; ends when nobody asks any more."""
     while True:
         message, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
         if not message:
             sys.exit()
-        request = json.loads(message)
-        child = os.fork()
-        if not child:
-            asked.close()
-            for place, file in enumerate(files):
-                os.dup2(file, place)
+        reading, writing = os.pipe()
+        nobody = os.fork()
+        if not nobody:
+            if pid := os.fork():
+                os.write(writing, str(pid).encode())
+                os._exit(0)
+            for file in (asked.fileno(), reading, writing):
                 os.close(file)
-            os.environ.clear()
-            os.environ.update(request["environ"])
-            time.tzset()
-            sys.argv = request["command"]
-            return
-        for file in files:
+            asked.detach()
+            return become(json.loads(message), files)
+        os.waitpid(nobody, 0)
+        asked.send(os.read(reading, REQUEST_BYTES_MAX))
+        for file in (*files, reading, writing):
             os.close(file)
-        _, status = os.waitpid(child, 0)
-        asked.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def become(request: Mapping[str, Any], files: list[int]) -> list[str]:
+    """Makes this process what was asked for; its command."""
+    for place, file in enumerate(files):
+        os.dup2(file, place)
+    for file in files:
+        if file > 2:
+            os.close(file)
+    if request["is_session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    time.tzset()
+    return list(request["command"])
+
+
+def run(command: list[str]) -> None:
+    """Runs a module as `python -m` does, or what a console script calls."""
+    if command[1:2] == ["-m"]:
+        sys.argv, sys.orig_argv = command[2:], command
+        sys.path[0] = os.getcwd()
+        if not hasattr(sys.modules[command[2]], "__path__"):
+            del sys.modules[command[2]]  # it is `__main__` alone, as in any interpreter
+        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+        return
+    sys.argv, sys.orig_argv = command, [sys.executable, *command]
+    sys.path[0] = str(Path(sys.executable).parent)
+    import_module(PROGRAMS[Path(command[0]).name]).main()
 
 
 def import_all() -> None:
@@ -144,8 +235,8 @@ def end(code: int) -> None:
 if __name__ == "__main__":
     place = int(sys.argv[1])
     import_all()
-    fork_for_each_request(socket.socket(fileno=place))
+    command = fork_for_each_request(socket.socket(fileno=place))
     try:
-        import_module(PROGRAMS[sys.argv[0]]).main()
+        run(command)
     except SystemExit as ended:
         end(int(ended.code or 0))
