@@ -2,6 +2,7 @@
 
     subprocess.Popen = Popen        # in the process that starts them
     subprocess.Popen([sys.executable, "-m", "kafkalite.cli", "server", "start", ...])
+    subprocess.Popen([sys.executable, "tests/streams/chaos_app.py", ...])
     subprocess.run([script("kafkalite"), "topics", "list"])
 
 A command alone takes half a second to start, on a busy machine several, and the tests start more
@@ -35,6 +36,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).parents[1]
 REQUEST_BYTES_MAX = 1 << 17
 PR_SET_CHILD_SUBREAPER = 36
 PROGRAMS = {
@@ -64,7 +66,7 @@ def script(program: str) -> str:
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process, which begins as a fork if it is a command of ours."""
+    """A process, which begins as a fork if it is a command of ours, or a program of the tests."""
 
     def _execute_child(self, *given: Any) -> None:
         plain = super()._execute_child  # type: ignore[misc]
@@ -100,11 +102,13 @@ def request_for(wanted: Mapping[str, Any]) -> bytes | None:
 
 
 def is_ours(command: Any) -> bool:
-    """Whether these are the words of a command of ours."""
+    """Whether these are the words of a command of ours, or run a program of the tests."""
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         return False
     if command[:2] == [sys.executable, "-m"]:
         return len(command) > 2 and command[2] in PROGRAMS.values()
+    if command[:1] == [sys.executable]:
+        return len(command) > 1 and TESTS in Path(command[1]).parents
     return command[0] in map(script, PROGRAMS)
 
 
@@ -132,6 +136,7 @@ class Kitchen:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
+                executable=sys.executable,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -195,13 +200,18 @@ def become(request: Mapping[str, Any], files: list[int]) -> list[str]:
 
 
 def run(command: list[str]) -> None:
-    """Runs a module as `python -m` does, or what a console script calls."""
+    """Runs a module as `python -m` does, a file, or what a console script calls."""
     if command[1:2] == ["-m"]:
         sys.argv, sys.orig_argv = command[2:], command
         sys.path[0] = os.getcwd()
         if not hasattr(sys.modules[command[2]], "__path__"):
             del sys.modules[command[2]]  # it is `__main__` alone, as in any interpreter
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+        return
+    if command[0] == sys.executable:
+        sys.argv, sys.orig_argv = command[1:], command
+        sys.path[0] = str(Path(command[1]).parent)
+        runpy.run_path(command[1], run_name="__main__")
         return
     sys.argv, sys.orig_argv = command, [sys.executable, *command]
     sys.path[0] = str(Path(sys.executable).parent)

@@ -7,8 +7,8 @@ Worlds, each of which runs one history a seed:
     replicas     three replicas of a partition, real logs under both machines: test_convergence
     controller   the controller, its feed, and brokers as lists: test_controlled_world
 
-A break has to be found within so many seeds of one of them, a few of which its first seed needs.
-The same worlds find nothing in the code as it is; their own tests say so.
+A break has to be found within so many seeds of one of them. The search begins with the seed that
+finds it today. The same worlds find nothing in the code as it is; their own tests say so.
 """
 
 from __future__ import annotations
@@ -59,27 +59,32 @@ def fails_in_the_controller(seed: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("found_by", "broken", "seeds"),
+    ("found_by", "broken", "seeds", "first"),
     [
-        (fails_in_replicas, breaks.truncates_to_the_high_watermark, 10),
-        (fails_in_replicas, breaks.counts_a_follower_too_early, 20),
-        (fails_in_replicas, breaks.acknowledges_before_the_in_sync_set_has_it, 5),
-        (fails_in_replicas, breaks.skips_the_leader_epoch_of_requests, 400),
-        (fails_in_replicas, breaks.appends_whatever_its_position, 20),
-        (fails_in_replicas, breaks.commits_by_the_set_in_force, 40),
-        (fails_in_replicas, breaks.joins_below_the_start_of_the_epoch, 400),
-        (fails_in_the_controller, breaks.skips_the_partition_epoch_at_the_controller, 100),
-        (fails_in_the_controller, breaks.elects_outside_the_in_sync_set, 5),
-        (fails_in_the_controller, breaks.forgets_broker_epochs, 20),
-        (fails_in_the_controller, breaks.joins_under_any_broker_epoch, 300),
-        (fails_where_the_last_member_loses_its_disk, breaks.counts_every_stop_as_clean, 2),
+        (fails_in_replicas, breaks.truncates_to_the_high_watermark, 10, 0),
+        (fails_in_replicas, breaks.counts_a_follower_too_early, 20, 5),
+        (fails_in_replicas, breaks.acknowledges_before_the_in_sync_set_has_it, 5, 0),
+        (fails_in_replicas, breaks.skips_the_leader_epoch_of_requests, 400, 138),
+        (fails_in_replicas, breaks.appends_whatever_its_position, 20, 3),
+        (fails_in_replicas, breaks.commits_by_the_set_in_force, 40, 10),
+        (fails_in_replicas, breaks.joins_below_the_start_of_the_epoch, 400, 138),
+        (fails_in_the_controller, breaks.skips_the_partition_epoch_at_the_controller, 100, 36),
+        (fails_in_the_controller, breaks.elects_outside_the_in_sync_set, 5, 1),
+        (fails_in_the_controller, breaks.forgets_broker_epochs, 20, 1),
+        (fails_in_the_controller, breaks.joins_under_any_broker_epoch, 300, 91),
+        (fails_where_the_last_member_loses_its_disk, breaks.counts_every_stop_as_clean, 2, 0),
     ],
 )
 def test_a_break_is_found(
-    monkeypatch: pytest.MonkeyPatch, found_by: Callable[[int], bool], broken: Break, seeds: int
+    monkeypatch: pytest.MonkeyPatch,
+    found_by: Callable[[int], bool],
+    broken: Break,
+    seeds: int,
+    first: int,
 ) -> None:
+    """One of so many seeds finds it; `first` does today."""
     broken(monkeypatch)
-    assert any(found_by(seed) for seed in range(seeds))
+    assert any(found_by(seed) for seed in (*range(first, seeds), *range(first)))
 
 
 @pytest.mark.slow
@@ -103,4 +108,4 @@ def test_a_break_is_found_in_a_whole_cluster(
 @pytest.mark.slow
 def test_a_break_of_what_followers_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     breaks.followers_show_what_may_not_be_committed(monkeypatch)
-    assert any(fails_in_a_cluster(seed, has_racks=True) for seed in range(1, 5))
+    assert any(fails_in_a_cluster(seed, has_racks=True) for seed in (3, 2, 1, 4))
