@@ -542,7 +542,7 @@ class Faults:
         self._away(node_id)
 
     def _is_due(self) -> bool:
-        """Whether a machine has lost power, or a start has ended: asked before each turn."""
+        """Whether a machine has lost power, or a start has ended."""
         brokers = self.cluster.brokers
         if any(brokers[node_id].storage.is_without_power for node_id in self._armed):
             return True

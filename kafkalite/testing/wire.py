@@ -72,11 +72,9 @@ class Events:
     def run_due(self) -> bool:
         """Lets all happen that is due; whether anything was."""
         due, has_run = self._due, False
-        if due:
-            now_ns = self.now_ns()
-            while due and due[0][0] <= now_ns:
-                heapq.heappop(due)[2]()
-                has_run = True
+        while due and due[0][0] <= self.now_ns():
+            heapq.heappop(due)[2]()
+            has_run = True
         return has_run
 
 

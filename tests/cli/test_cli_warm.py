@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -64,14 +65,29 @@ def test_a_fork_is_a_child_of_its_own_with_a_folder_and_a_session(tmp_path: Path
         assert server.wait() == -signal.SIGKILL
 
 
-def test_an_interpreter_with_other_variables_is_a_process(tmp_path: Path) -> None:
+def is_fork_of(tmp_path: Path, environ: dict[str, str]) -> bool:
     with Popen(
         [script("kafkalite"), *SERVER],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONHASHSEED": "1"},
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
     ) as server:  # fmt: skip
         assert server.stdout is not None
         assert server.stdout.readline().decode().startswith(READY)
-        assert not is_fork(server.pid)
+        began_as_fork = is_fork(server.pid)
         server.terminate()
         assert server.wait() == 0
+        return began_as_fork
+
+
+def test_an_interpreter_with_other_variables_is_a_usual_process(tmp_path: Path) -> None:
+    assert not is_fork_of(tmp_path, os.environ | {"PYTHONHASHSEED": "1"})
+
+
+def test_a_process_has_the_limits_of_the_test_that_begins_it(tmp_path: Path) -> None:
+    environ = dict(os.environ)
+    assert is_fork_of(tmp_path, environ)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, hard))
+        assert not is_fork_of(tmp_path, environ)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

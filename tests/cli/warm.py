@@ -53,11 +53,14 @@ USED_BY_MOST = (
     "kafkalite.node", "kafkalite.serde.registry_log", "kafkalite.serde.registry_server",
     "kafkalite.streams", "rich.console", "rich.table", "rich.text", "rocksdict",
 )  # fmt: skip
-# Who wants more of a process than a folder, an environment, streams and a session gets a real one.
+# A fork gets a folder, an environment, streams and a session. Other wishes take a usual process.
 WITHOUT_MORE = {
-    "executable": None, "preexec_fn": None, "pass_fds": (), "shell": False, "gid": None,
-    "gids": None, "uid": None, "umask": -1, "process_group": -1,
+    "executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "shell": False,
+    "restore_signals": True, "gid": None, "gids": None, "uid": None, "umask": -1,
+    "process_group": -1,
 }  # fmt: skip
+# What a child inherits of the thread that begins it, by its line in proc(5).
+INHERITED = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "Cap", "Cpus_allowed")
 
 
 def script(program: str) -> str:
@@ -103,7 +106,9 @@ def request_for(wanted: Mapping[str, Any]) -> bytes | None:
 
 def is_ours(command: Any) -> bool:
     """Whether these are the words of a command of ours, or run a program of the tests."""
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+    if not isinstance(command, list) or not command:
+        return False
+    if not all(isinstance(word, str) for word in command):
         return False
     if command[:2] == [sys.executable, "-m"]:
         return len(command) > 2 and command[2] in PROGRAMS.values()
@@ -118,11 +123,15 @@ def streams_of(wanted: Mapping[str, Any]) -> list[int]:
     return [own if file < 0 else file for own, file in enumerate(given)]
 
 
-def surroundings(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """What a fork would have from elsewhere: the variables that an interpreter reads when it
-    starts, and the network of the thread."""
+def surroundings(environ: Mapping[str, str]) -> tuple[object, ...]:
+    """What a fork has from the kitchen, and a process from whoever begins it: the variables that
+    an interpreter reads when it starts, users, rights, signals, namespaces and limits."""
     of_interpreter = {name: text for name, text in environ.items() if name.startswith("PYTHON")}
-    return of_interpreter, os.readlink("/proc/thread-self/ns/net")
+    thread = Path("/proc/thread-self")
+    lines = (thread / "status").read_text().splitlines()
+    inherited = [line for line in lines if line.startswith(INHERITED)]
+    spaces = [os.readlink(space) for space in sorted((thread / "ns").iterdir())]
+    return of_interpreter, inherited, spaces, (thread / "limits").read_text()
 
 
 class Kitchen:

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -177,7 +177,8 @@ class Jvm:
         assert process.stdout is not None
         late = threading.Timer(SECONDS_MAX, process.kill)
         late.start()
-        print(json.dumps(words), file=process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # then there is no answer either
+            print(json.dumps(words), file=process.stdin, flush=True)
         line = process.stdout.readline()
         late.cancel()
         if not line:

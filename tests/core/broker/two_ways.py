@@ -34,7 +34,7 @@ TOPICS = {
     "small": {"max.message.bytes": "200"},
     "two-replicas": {"min.insync.replicas": "2"},
 }
-SETTINGS = {"transaction.state.log.num.partitions": "2"}  # of 50, most of the time is theirs
+SETTINGS = {"transaction.state.log.num.partitions": "2"}  # to open 50 takes most of the time
 NOW_MS = 1_700_000_000_000
 PRODUCER = (0, 0)  # the first id that a broker gives out, and its epoch
 

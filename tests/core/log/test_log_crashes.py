@@ -79,9 +79,9 @@ class Model:
 
     def state(self) -> Hashable:
         """All that it says: equal for models that say the same."""
-        cut = None if self.cut is None else tuple(self.cut)
-        promised = self.kept_to, self.start_promised, self.start_tried
-        return tuple(self.batches), cut, self.appending, promised
+        return tuple(
+            tuple(each) if isinstance(each, list) else each for each in vars(self).values()
+        )
 
     def upto(self, start: int, end: int) -> list[list[Batch]]:
         """The histories that may lead to a log of [start, end)."""
@@ -410,7 +410,7 @@ def crash_everywhere(steps: list[Step], make: MakeBatch, survivors: int) -> int:
         for seed in range(survivors):
             killed = seed == 0
             survivor = memory.after_kill() if killed else memory.after_crash(Random(seed))
-            case: Hashable = killed, model.state(), survivor.contents()
+            case: Hashable = make, killed, model.state(), survivor.contents()
             if case not in CHECKED:
                 check(model, survivor, make, killed=killed)
                 CHECKED.add(case)
