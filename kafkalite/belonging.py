@@ -37,6 +37,7 @@ from kafkalite.errors import ConfigError, NodeExists, StorageError, VersionMisma
 from kafkalite.ports import Ports
 
 DEFAULT_NODE_ID: Final = 1
+CLUSTER_ID: Final = "cluster.id"  # in meta.properties
 PATH_OF_KAFKA: Final = "/brokers/ids"
 
 
@@ -69,11 +70,11 @@ class Belonging:
         self.image = images.replay(ClusterImage(), await self.store.load())
 
     async def _found(self, storage: Storage, logs: LogStore) -> None:
-        """Names a new cluster. Partitions without a cluster are not taken for those of a new
-        one."""
-        if logs.unopened():
+        """Names a new cluster. A directory of another one is not taken for that of a new one,
+        whether there are partitions in it or not."""
+        if logs.unopened() or CLUSTER_ID in checkpoints.read_meta_properties(storage):
             lost = "state in the coordination" if self.ports.shares_cluster else JOURNAL
-            words = f"there are partitions, but no {lost} to tell whose"
+            words = f"it belongs to a cluster, but no {lost} tells of that"
             raise StorageError(f"{storage.location}: {words}")
         record = images.cluster_record(_new_cluster_id(self.ports.random_bytes))
         try:
@@ -90,7 +91,7 @@ class Belonging:
         wanted = config.node_id
         if wanted < 0:
             wanted = int(known["node.id"]) if "node.id" in known else await self._new_id(config)
-        mine = {"cluster.id": self.image.cluster_id, "node.id": str(wanted)}
+        mine = {CLUSTER_ID: self.image.cluster_id, "node.id": str(wanted)}
         for name, value in mine.items():
             if known.get(name, value) != value:
                 where = f"{storage.location}/{checkpoints.META_PROPERTIES}"

@@ -24,6 +24,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from kafkalite.core.log.port import Buffer
+from kafkalite.core.log.promises import Promises
 from kafkalite.errors import DataDirectoryInUse
 
 T = TypeVar("T")
@@ -167,6 +168,7 @@ class MemoryStorage:
         self._faults: dict[str, list[int]] = {}
         self._broken: int | None = None
         self._is_locked = False
+        self._promises = Promises(self.make_directory)
 
     # ---- what a test does to it ----------------------------------------------------------------
 
@@ -253,6 +255,7 @@ class MemoryStorage:
         """The content of a file, which is made if it is not there."""
         content = self.names.get(path)
         if content is None:
+            self._promises.keep(path)
             if path.rpartition("/")[0] not in self._paths:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
             self.change("create")
@@ -301,6 +304,14 @@ class MemoryStorage:
             self._paths |= {"/".join(parts[: end + 1]) for end in range(len(parts))}
             self._renamed()
 
+    def promise_directory(self, path: str, fill: Callable[[], None]) -> None:
+        """A directory that is made just before the first file in it, and filled by `fill`."""
+        self._promises.give(path, fill)
+
+    def is_promised(self, path: str) -> bool:
+        """Whether a directory is promised, and not made yet."""
+        return path in self._promises
+
     def read_small(self, path: str) -> bytes | None:
         """All of a file, None when it is not there."""
         content = self.names.get(path)
@@ -308,6 +319,7 @@ class MemoryStorage:
 
     def replace(self, path: str, data: bytes) -> None:
         """Writes a file whole, durably; like a disk it makes earlier changes of names safe."""
+        self._promises.keep(path)
         if path.rpartition("/")[0] not in self._paths:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         self.change("replace")
@@ -318,6 +330,8 @@ class MemoryStorage:
 
     def rename(self, old: str, new: str) -> None:
         """Renames a file or directory."""
+        if self._promises.withdraw(old):
+            return
         self.change("rename")
         if old in self._paths:
             moved = {path for path in self._paths if path == old or path.startswith(old + "/")}
@@ -332,6 +346,7 @@ class MemoryStorage:
 
     def delete(self, path: str) -> None:
         """Removes a file, or a directory with all in it."""
+        self._promises.withdraw(path)
         if path in self.names:
             self.change("delete")
             del self.names[path]
@@ -347,8 +362,9 @@ class MemoryStorage:
 
     def sync_directory(self, path: str) -> None:
         """Makes all changes of names safe: they are kept in order, so those before go first."""
-        self.change("sync_directory")
-        self._make_names_safe()
+        if path not in self._promises:
+            self.change("sync_directory")
+            self._make_names_safe()
 
     def _make_names_safe(self) -> None:
         self._safe_names, self._safe_paths = dict(self.names), set(self._paths)

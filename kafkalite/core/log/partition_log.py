@@ -327,11 +327,12 @@ class PartitionLog(ReadableLog):
             refuse(error)
 
     def _undo(self, segment: Segment, size: int, error: OSError) -> NoReturn:
-        """Cuts off what a failed write may have left."""
-        try:
-            segment.log.truncate(size)
-        except OSError as worse:
-            self.health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+        """Cuts off what a failed write may have left: nothing, where not even its directory is."""
+        if not self._place.storage.is_promised(self._place.directory):
+            try:
+                segment.log.truncate(size)
+            except OSError as worse:
+                self.health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
         self.health.refuses = True
         raise StorageError(f"{self.topic_partition}: append: {error}") from error
 

@@ -8,6 +8,7 @@ replaced whole. `Storage` and `File` guarantee:
              renamed or deleted
     rename, delete, create    are durable, in order, once `sync_directory` returns
     replace  is all or nothing, and durable when it returns
+    promise  a promised directory is there from its first file on; before that it is as if deleted
     sync     after a failure, later syncs mean nothing: bytes since the last good sync may be lost
              although a later one succeeds
 
@@ -111,6 +112,15 @@ class Storage(Protocol):
 
     def make_directory(self, path: str) -> None:
         """Makes a directory; nothing to do when it is there."""
+        ...
+
+    def promise_directory(self, path: str, fill: Callable[[], None]) -> None:
+        """A directory that is made just before the first file in it, with the files that `fill`
+        writes. Until then to rename or delete it ends the promise, and it is in sync."""
+        ...
+
+    def is_promised(self, path: str) -> bool:
+        """Whether a directory is promised, and not made yet."""
         ...
 
     def read_small(self, path: str) -> bytes | None:

@@ -28,6 +28,7 @@ from typing import Final
 
 from kafkalite.core.log.cold import read_cached
 from kafkalite.core.log.port import TEMPORARY_SUFFIX, WAITING_THREADS_MAX, Buffer, T
+from kafkalite.core.log.promises import Promises
 from kafkalite.core.log.uncached import must_be_cached
 from kafkalite.errors import DataDirectoryInUse, StorageError
 
@@ -153,6 +154,7 @@ class DiskFile:
 
     def _open(self) -> Descriptor:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._storage.promises.keep(self.path)
         self._storage.make_room(self)
         descriptor = Descriptor(os.open(self._storage.full(self.path), flags, 0o644))
         self._descriptor = descriptor
@@ -176,6 +178,7 @@ class FileStorage:
         self._lock: Descriptor | None = None
         self._replacements = count()
         self._root = str(self.root)
+        self.promises: Final = Promises(self.make_directory)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             # Open from the beginning: what fails to be written from here on, `sync_all` is told.
@@ -228,6 +231,8 @@ class FileStorage:
 
     def files(self, directory: str) -> dict[str, int]:
         """Names and sizes of the files in `directory`; empty when that is not there."""
+        if directory in self.promises:
+            return {}
         try:
             with os.scandir(self.full(directory)) as entries:
                 return {e.name: e.stat().st_size for e in entries if e.is_file()}
@@ -247,8 +252,18 @@ class FileStorage:
         """Makes a directory; nothing to do when it is there."""
         os.makedirs(self.full(path), exist_ok=True)
 
+    def promise_directory(self, path: str, fill: Callable[[], None]) -> None:
+        """A directory that is made just before the first file in it, and filled by `fill`."""
+        self.promises.give(path, fill)
+
+    def is_promised(self, path: str) -> bool:
+        """Whether a directory is promised, and not made yet."""
+        return path in self.promises
+
     def read_small(self, path: str) -> bytes | None:
         """All of a small file, None when it is not there."""
+        if path.rpartition("/")[0] in self.promises:
+            return None
         try:
             with open(self.full(path), "rb", buffering=0) as file:
                 return file.read()
@@ -264,6 +279,7 @@ class FileStorage:
 
     def _write_temporary(self, path: str, data: bytes, *, sync: bool) -> Path:
         """Writes the new content of `path` to a temporary file beside it."""
+        self.promises.keep(path)
         absolute = self.absolute(path)
         # Threads may replace one file at once: the last counts, and is whole.
         number = next(self._replacements)
@@ -309,10 +325,12 @@ class FileStorage:
 
     def rename(self, old: str, new: str) -> None:
         """Renames a file or directory."""
-        self.absolute(old).replace(self.absolute(new))
+        if not self.promises.withdraw(old):
+            self.absolute(old).replace(self.absolute(new))
 
     def delete(self, path: str) -> None:
         """Removes a file, or a directory with all in it; nothing to do when it is not there."""
+        self.promises.withdraw(path)
         absolute = self.absolute(path)
         if absolute.is_dir():
             shutil.rmtree(absolute)
@@ -321,7 +339,8 @@ class FileStorage:
 
     def sync_directory(self, path: str) -> None:
         """Returns when all renames, deletions and creations in `path` are on the disk."""
-        _sync_path(self.absolute(path))
+        if path not in self.promises:
+            _sync_path(self.absolute(path))
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
         """The results of all `waits`; WAITING_THREADS_MAX wait at once."""

@@ -1,7 +1,7 @@
 """All logs of one data directory: opened, made, deleted, checkpointed.                    [D]
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint      (checkpoints.py)
-    orders-0/  orders-1/                      a log each                   (partition_log.py)
+    orders-0/  orders-1/                      a log each, from its first file on (partition_log.py)
     orders-2.18f2c1a-delete/                  a deleted one, on its way out
 
 Owns   which directory belongs to which partition, and whether the last shutdown was clean: then
@@ -210,9 +210,9 @@ class LogStore:
             raise
 
     def _prepare(self, where: TopicPartition, topic_id: UUID, *, is_elsewhere: bool) -> bool:
-        """Creates the partition's directory if it is missing. True for a new one."""
+        """Promises the partition's directory if it is missing. True for a new one."""
         name = str(where)
-        if name in self._directories:
+        if name in self._directories and not self._storage.is_promised(name):
             found = checkpoints.read_topic_id(self._storage, name, topic_id)
             if found == topic_id:
                 return False
@@ -222,8 +222,8 @@ class LogStore:
             if found is None:
                 self._report(f"{where} does not say whose it is, and is fetched anew")
             self.delete_unopened(where)
-        self._storage.make_directory(name)
-        checkpoints.write_topic_id(self._storage, name, topic_id)
+        write_topic_id = partial(checkpoints.write_topic_id, self._storage, name, topic_id)
+        self._storage.promise_directory(name, write_topic_id)
         self._directories.add(name)
         return True
 
@@ -263,7 +263,11 @@ class LogStore:
         partitions = [
             TopicPartition(match["topic"], int(match["partition"])) for match in found if match
         ]
-        return [where for where in partitions if where not in self.logs]
+        return [
+            where
+            for where in partitions
+            if where not in self.logs and not self._storage.is_promised(str(where))
+        ]
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """Cuts a log, as its `truncate_to`. Corrects the checkpoints first, as a crash in between

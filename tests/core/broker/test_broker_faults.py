@@ -251,6 +251,7 @@ def test_groups_are_loaded_though_one_of_their_partitions_is_offline(
             assert await commit(peer, 5) is ErrorCode.NONE
         index = partition_for("g", 2)
         other = tmp_path / "data" / f"__consumer_offsets-{1 - index}"
+        other.mkdir()
         spoil(other / "leader-epoch-checkpoint")
         async with start() as running:
             peer = await running.connect()

@@ -184,6 +184,7 @@ def test_second_tries_between_the_steps_of_a_change_find_what_the_image_has(
             peer = await running.connect()
             for name in ("offline", "failed"):
                 await peer.create(name)
+                await peer.produce(name, b"v")
         spoil(tmp_path / "data" / "offline-0" / "leader-epoch-checkpoint")
         async with start() as running:
             broker, peer = running.broker, await running.connect()

@@ -402,17 +402,22 @@ def test_a_start_that_fails_is_not_taken_for_a_crash(start: Start) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("has_records", [True, False])
 def test_a_journal_that_is_missing_is_not_taken_for_an_empty_cluster(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, has_records: bool
 ) -> None:
     async def story() -> None:
         async with start() as running:
-            await (await running.connect()).create("a")
+            peer = await running.connect()
+            await peer.create("a")
+            if has_records:
+                await peer.produce("a", b"v")
         (tmp_path / "data" / JOURNAL).unlink()
-        with pytest.raises(StorageError, match=JOURNAL):
-            async with start():
-                pass
-        assert (tmp_path / "data" / "a-0").is_dir()
+        for _ in range(2):
+            with pytest.raises(StorageError, match=JOURNAL):
+                async with start():
+                    pass
+        assert (tmp_path / "data" / "a-0").is_dir() == has_records
 
     asyncio.run(story())
 
@@ -438,6 +443,7 @@ def test_files_of_a_topic_that_is_gone_are_removed(
             peer = await running.connect()
             await peer.create("a")
             await peer.create("b")
+            await peer.produce("a", b"v")
         shutil.copytree(tmp_path / "data" / "a-0", tmp_path / "data" / "gone-0")
         with caplog.at_level(logging.WARNING):
             async with start() as running:

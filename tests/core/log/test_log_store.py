@@ -34,7 +34,7 @@ def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatc
     store = LogStore(storage)
     assert not store.was_clean_shutdown
     log = store.open(ORDERS, ID, CONFIG, at(1_000))
-    store.open(OTHER, ID, CONFIG, at(1_000))
+    fill(store.open(OTHER, ID, CONFIG, at(1_000)), batch, 1)
     fill(log, batch, 10)
     log.high_watermark = 8
     log.increment_log_start_offset(3)
@@ -51,6 +51,25 @@ def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatc
     assert offsets == (3, 8, 10, 10)
     assert again.unopened() == [OTHER]
     assert not LogStore(storage).was_clean_shutdown, "the first one took the marker"
+
+
+def test_a_partition_without_records_has_no_directory(storage: Storage, batch: MakeBatch) -> None:
+    store = LogStore(storage)
+    store.open(ORDERS, ID, CONFIG, at(1_000))
+    store.delete(store.open(OTHER, ID, CONFIG, at(1_000)))
+    store.close(2_000)
+    assert storage.directories("") == []
+
+    again = LogStore(storage)
+    assert again.was_clean_shutdown
+    again.delete(again.open(ORDERS, UUID(int=8), CONFIG, at(3_000)))
+    log = again.open(ORDERS, ID, CONFIG, at(3_000))
+    assert (storage.directories(""), again.unopened()) == ([], [])
+    fill(log, batch, 2)
+    assert storage.directories("") == ["orders-0"]
+    assert checkpoints.read_topic_id(storage, "orders-0") == ID
+    again.close(4_000)
+    assert LogStore(storage).open(ORDERS, ID, CONFIG, at(5_000)).log_end_offset == 2
 
 
 def test_checkpoints_keep_what_is_not_open(storage: Storage, batch: MakeBatch) -> None:
@@ -84,6 +103,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(
     assert len(decode_all(found.read())) == 5, "whoever reads it reads on"
     anew = store.open(ORDERS, UUID(int=8), CONFIG, at(1_000))
     assert anew.log_end_offset == 0
+    fill(anew, batch, 1)
     assert store.tick(5_000, 100) == []
     assert store.tick(5_099, 100) == []
     assert renamed in storage.directories("")
@@ -158,16 +178,18 @@ def test_a_directory_of_another_topic_of_that_name_goes(storage: Storage, batch:
     fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 5)
     store.close(2_000)
     again = LogStore(storage)
-    assert again.open(ORDERS, UUID(int=8), CONFIG, at(1_000)).log_end_offset == 0
+    log = again.open(ORDERS, UUID(int=8), CONFIG, at(1_000))
+    assert log.log_end_offset == 0
+    fill(log, batch, 1)
     again.tick(0, 0)
     for remove in again.tick(0, 0):
         remove()
     assert storage.directories("") == ["orders-0"]
 
 
-def test_directories_nobody_opens_can_be_deleted(storage: Storage) -> None:
+def test_directories_nobody_opens_can_be_deleted(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
-    store.open(ORDERS, ID, CONFIG, at(1_000))
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 1)
     store.close(2_000)
     storage.make_directory("not a partition")
     storage.make_directory("lost+found")

@@ -98,6 +98,58 @@ def test_directories(storage: Storage) -> None:
     assert storage.directories("") == []
 
 
+def test_a_promised_directory_comes_with_its_first_file(storage: Storage) -> None:
+    filled: list[str] = []
+
+    def promise(name: str) -> None:
+        def fill() -> None:
+            filled.append(name)
+            storage.open(f"{name}/whose").append(b"mine")
+
+        storage.promise_directory(name, fill)
+        assert storage.is_promised(name)
+
+    for name in ("a", "b", "c", "d"):
+        promise(name)
+    storage.sync_directory("a")
+    assert (storage.files("a"), storage.read_small("a/x")) == ({}, None)
+    storage.open("a/x", 0).delete()
+    assert (storage.directories(""), filled) == ([], [])
+    file = storage.open("a/x")
+    file.append(b"1")
+    file.append(b"2")
+    storage.replace("b/y", b"3")
+    assert filled == ["a", "b"]
+    assert storage.files("a") == {"whose": 4, "x": 2}
+    assert storage.files("b") == {"whose": 4, "y": 1}
+    storage.rename("c", "gone")
+    storage.delete("d")
+    assert sorted(storage.directories("")) == ["a", "b"]
+    assert not any(map(storage.is_promised, ("a", "b", "c", "d", "gone")))
+    with pytest.raises(FileNotFoundError):
+        storage.open("c/x").append(b"1")
+
+
+def test_a_promise_that_could_not_be_kept_is_kept_the_next_time(storage: Storage) -> None:
+    tries: list[int] = []
+
+    def fill() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, "no space")
+        storage.open("a/whose").append(b"mine")
+
+    storage.promise_directory("a", fill)
+    file = storage.open("a/x")
+    with pytest.raises(OSError, match="no space"):
+        file.append(b"1")
+    assert storage.is_promised("a")
+    assert storage.files("a") == {}
+    assert file.append(b"1") == 0
+    assert storage.files("a") == {"whose": 4, "x": 1}
+    assert len(tries) == 2
+
+
 def test_small_files_are_replaced_whole(storage: Storage) -> None:
     storage.replace("checkpoint", b"0\n1\n")
     storage.replace("checkpoint", b"2")
