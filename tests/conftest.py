@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import re
-import shutil
 import signal
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from uuid import uuid4
 import hypothesis
 import pytest
 from hints import without_hint
+from kafka_jars import jars_of_kafka
 from warm import Popen
 
 from kafkalite.embedded import READY, EmbeddedBroker
@@ -442,19 +442,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., An
 
 @pytest.fixture(scope="session")
 def dump_log() -> Callable[..., str]:
-    """What Apache Kafka's own DumpLogSegments prints of a log's files; it must not complain.
-
-    It runs where Java is and Kafka's jars are: in the folder KAFKALITE_KAFKA_JARS, or in the cache
-    that the tests with Java clients fill.
-    """
-    if shutil.which("java") is None:
-        pytest.skip("java is not in PATH")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
-    given = os.environ.get("KAFKALITE_KAFKA_JARS")
-    places = [Path(given)] if given else sorted(cache.glob("kafka-[0-9]*"))
-    jars = next((place for place in places if any(place.glob("kafka-tools-*.jar"))), None)
-    if jars is None:
-        pytest.skip(f"Kafka's jars are neither in KAFKALITE_KAFKA_JARS nor in {cache}")
+    """What Apache Kafka's own DumpLogSegments prints of a log's files; it must not complain."""
+    jars = jars_of_kafka()
 
     def dump(files: Iterable[Path], *flags: str) -> str:
         command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{jars}/*"]
