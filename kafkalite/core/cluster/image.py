@@ -41,6 +41,8 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+import orjson
+
 from kafkalite.core.cluster.coordination import VALUE_BYTES_MAX
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.types import NO_EPOCH, Node, TopicPartition
@@ -503,7 +505,7 @@ def _encode(value: Mapping[str, Any]) -> bytes:
 
 def _decode(record: ClusterRecord) -> dict[str, Any]:
     try:
-        value = json.loads(record.value or b"")
+        value = orjson.loads(record.value or b"")
     except ValueError as error:
         raise CoordinationError(f"{record.path} is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -14,8 +14,10 @@ min.insync.replicas=2, unless each member of the in-sync set lost its tail or ma
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller
@@ -48,6 +50,8 @@ MIN_IN_SYNC = 2
 
 Where = tuple[str, int]  # a topic's id and a partition of it
 Log = list[tuple[int, int]]  # leader epoch, record
+
+_topic_id = lru_cache(UUID)  # by its hexadecimal digits
 
 
 @dataclass
@@ -212,7 +216,7 @@ class World:
     def known(self, process: Process, where: Where) -> PartitionImage | None:
         """The partition as a broker knows it."""
         image = process.follower.image
-        topic = image.topic_by_id(images.UUID(hex=where[0]))
+        topic = image.topic_by_id(_topic_id(where[0]))
         return None if topic is None else image.partition(topic.name, where[1])
 
     # -- records
@@ -310,7 +314,7 @@ class World:
             wanted = AlterPartitionPartition(
                 where[1], partition.leader_epoch, (), states, 0, partition.epoch
             )
-            topic = AlterPartitionTopic(images.UUID(hex=where[0]), (wanted,))
+            topic = AlterPartitionTopic(_topic_id(where[0]), (wanted,))
             self.wire.append((where, AlterPartitionRequest(leader.node_id, leader.epoch, (topic,))))
 
     def deliver(self) -> None:
