@@ -99,7 +99,7 @@ class Durability:
         *,
         is_new: bool,
     ) -> None:
-        """`is_new`: the directory was just made."""
+        """`is_new`: the directory is not yet on the disk."""
         self._place = place
         self._epochs = epochs
         self._generation = 0  # of truncations: a flush begun before one says nothing after it

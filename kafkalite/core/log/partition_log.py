@@ -89,7 +89,7 @@ class PartitionLog(ReadableLog):
         """Opens the log in `directory`, or makes one there.
 
         After an unclean shutdown the segments from `recovery_point` on are read and a torn end
-        is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
+        is cut. `is_new`: the directory is not yet on the disk. `was_cleaned`: compaction has left
         gaps in it. `report` gets a line for each damage. StorageError names the partition."""
         cache = index_cache if index_cache is not None else IndexCache()
         place = Place(storage, directory, topic_partition, cache, config, now, report, was_cleaned)
