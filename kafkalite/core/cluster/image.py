@@ -496,6 +496,7 @@ def _nodes(listed: Iterable[int]) -> tuple[int, ...]:
     return tuple([int(node) for node in listed])
 
 
+# ASCII with sorted names: equal values are equal bytes. orjson, which reads them, writes UTF-8.
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 

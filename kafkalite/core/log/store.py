@@ -263,11 +263,7 @@ class LogStore:
         partitions = [
             TopicPartition(match["topic"], int(match["partition"])) for match in found if match
         ]
-        return [
-            where
-            for where in partitions
-            if where not in self.logs and not self._storage.is_promised(str(where))
-        ]
+        return [where for where in partitions if where not in self.logs]
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """Cuts a log, as its `truncate_to`. Corrects the checkpoints first, as a crash in between

@@ -72,6 +72,41 @@ def test_a_partition_without_records_has_no_directory(storage: Storage, batch: M
     assert LogStore(storage).open(ORDERS, ID, CONFIG, at(5_000)).log_end_offset == 2
 
 
+def test_a_promised_directory_is_promised_again_where_its_log_could_not_be_opened(
+    memory: MemoryStorage,
+) -> None:
+    """A checkpoint tells of records that are gone with their directory, and cannot be corrected."""
+    checkpoints.write_offsets(memory, checkpoints.RECOVERY_POINTS, {ORDERS: 5})
+    store = LogStore(memory)
+    memory.fail("replace", errno.ENOSPC)
+    with pytest.raises(StorageError, match="ENOSPC"):
+        store.open(ORDERS, ID, CONFIG, at(1_000))
+    assert store.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 0
+    assert memory.directories("") == []
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["kill", "power loss"])
+@pytest.mark.parametrize("change", range(1, 6))
+def test_a_first_record_that_breaks_off_after_any_change_leaves_a_log_that_opens(
+    memory: MemoryStorage, batch: MakeBatch, change: int, is_killed: bool
+) -> None:
+    """Directory, file with the topic's id, its text, log, record."""
+    store = LogStore(memory)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
+    memory.crash_after(change)
+    with pytest.raises(PowerLoss):
+        fill(log, batch, 1)
+    for seed in range(1 if is_killed else 8):
+        disk = memory.after_kill() if is_killed else memory.after_crash(Random(seed))
+        again = LogStore(disk)
+        log = again.open(ORDERS, ID, CONFIG, at(2_000), is_elsewhere=True)
+        assert log.log_end_offset == 0
+        fill(log, batch, 2)
+        again.close(3_000)
+        assert LogStore(disk).open(ORDERS, ID, CONFIG, at(4_000)).log_end_offset == 2
+        assert checkpoints.read_topic_id(disk, "orders-0") == ID
+
+
 def test_checkpoints_keep_what_is_not_open(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
     fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 5)
